@@ -1,0 +1,1 @@
+"""Flat solvers behind one interface; `hremate.solvers.registry` lists them."""
