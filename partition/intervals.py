@@ -1,0 +1,190 @@
+"""The `intervals` partitioner: blocks are intervals of the given order, so every quotient is acyclic.
+
+Forward cuts by a dynamic program over cut positions that weighs the bytes crossing a cut against even
+sizes; the backward part of the order is cut likewise so that each interval reads what its own forward
+part made.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hremate._jit import kernel
+from hremate.errors import MethodError
+from hremate.graph import FloatArray, Graph, IntArray
+from hremate.partition.phases import split_position
+from hremate.partition.tree import Block, BlockTree, Item
+from hremate.simulate import base_peak
+
+#: A block holds 0.4 to 1.7 times the average number of ops with a big output.
+SMALLEST, LARGEST = 0.4, 1.7
+#: Weight of the squared relative deviation from the average size, against crossing bytes / peak.
+SIZE_WEIGHT = 1e-4
+#: Weight of crossing gradient bytes against bytes read from other blocks' private tensors.
+GRADIENT_WEIGHT = 0.05
+#: An output is big when it exceeds this share of the largest one.
+BIG_OUTPUT = 1e-3
+
+
+def intervals(graph: Graph, n_blocks: int, *, split: int | None = None) -> BlockTree:
+    """Cut the given order into `n_blocks` blocks (fewer when the graph is too small).
+
+    Parameters
+    ----------
+    split : int, optional
+        Where the backward part begins (default: `split_position`); `n_ops` for blocks without one.
+
+    Returns
+    -------
+    BlockTree
+        Items F_1 .. F_J, then B_J .. B_1 (empty backward parts left out).
+
+    Raises
+    ------
+    MethodError
+        `n_blocks` is below 1.
+    """
+    if n_blocks < 1:
+        raise MethodError("Expected n_blocks >= 1.")
+    split = split_position(graph) if split is None else split
+    peak = max(1, base_peak(graph))
+    crossing = _crossing_bytes(graph, split)
+    big = (graph.out_bytes[:split] > BIG_OUTPUT * graph.out_bytes.max(initial=1)).astype(np.float64)
+    weight = np.concatenate([[0.0], np.cumsum(big)])
+    if weight[-1] < n_blocks:
+        weight = np.arange(split + 1, dtype=np.float64)
+    n_blocks = min(n_blocks, int(weight[-1]))
+    cuts = _forward_cuts(crossing / peak, weight, n_blocks)
+    home = np.searchsorted(cuts[1:], np.arange(split), side="right")
+    forward = [np.arange(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    backward = [np.empty(0, np.int64)] * n_blocks
+    items = [Item(j, False) for j in range(n_blocks)]
+    if split < graph.n_ops:
+        foreign = _foreign_reads(graph, split, home, n_blocks)
+        ends = _backward_cuts(foreign, GRADIENT_WEIGHT * _gradient_bytes(graph, split))
+        for k, (a, b) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
+            backward[n_blocks - 1 - k] = np.arange(split + a, split + b)
+        items += [Item(j, True) for j in range(n_blocks - 1, -1, -1) if len(backward[j])]
+    return BlockTree(tuple(Block(f, b) for f, b in zip(forward, backward, strict=True)), tuple(items))
+
+
+def _crossing_bytes(graph: Graph, split: int) -> FloatArray:
+    """Bytes made before and read at or after each position, within the forward part, float64[split+1]."""
+    inside = (graph.use_idx < split) & (np.repeat(graph.producer, np.diff(graph.use_ptr)) < split)
+    tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.use_ptr))[inside]
+    last = np.full(graph.n_tensors, -1, np.int64)
+    np.maximum.at(last, tensor, graph.use_idx[inside])
+    change = np.zeros(split + 2)
+    alive = np.flatnonzero(last >= 0)
+    np.add.at(change, graph.producer[alive] + 1, graph.size[alive])
+    np.add.at(change, last[alive] + 1, -graph.size[alive])
+    crossing: FloatArray = np.cumsum(change)[: split + 1]
+    return crossing
+
+
+def _forward_cuts(cross: FloatArray, weight: FloatArray, n_blocks: int) -> IntArray:
+    """Cut positions 0 = c_0 < .. < c_J = len(cross) - 1 of least total cost."""
+    average = weight[-1] / n_blocks
+    for smallest, largest in ((SMALLEST, LARGEST), (0.1, 4.0), (0.0, np.inf)):
+        cuts: IntArray = cut_kernel(cross, weight, n_blocks, smallest * average, largest * average, average)
+        if len(cuts):
+            return cuts
+    raise AssertionError("unbounded block sizes always leave a choice of cuts")
+
+
+@kernel
+def cut_kernel(cross, weight, n_blocks, smallest, largest, average):  # type: ignore[no-untyped-def]
+    """Dynamic program C[j][e] = min_b C[j-1][b] + cross[e] + SIZE_WEIGHT ((size - average) / average)^2.
+
+    Parameters
+    ----------
+    cross : float64[P + 1], cost of a cut at each position; weight : float64[P + 1], cumulative size.
+    n_blocks : int; smallest, largest, average : float, sizes of a block.
+
+    Returns
+    -------
+    int64[n_blocks + 1] positions from 0 to P, or empty when no cut satisfies the sizes.
+    """
+    positions = len(cross)
+    best = np.full((n_blocks + 1, positions), np.inf)
+    back = np.full((n_blocks + 1, positions), -1, np.int64)
+    best[0, 0] = 0.0
+    for j in range(1, n_blocks + 1):
+        first = 0
+        for e in range(j, positions):
+            while first < e and weight[e] - weight[first] > largest:
+                first += 1
+            price = cross[e] if j < n_blocks else 0.0
+            for b in range(first, e):
+                size = weight[e] - weight[b]
+                if size < smallest:
+                    break
+                if best[j - 1, b] == np.inf:
+                    continue
+                cost = best[j - 1, b] + price + SIZE_WEIGHT * ((size - average) / average) ** 2
+                if cost < best[j, e]:
+                    best[j, e] = cost
+                    back[j, e] = b
+    if best[n_blocks, positions - 1] == np.inf:
+        return np.empty(0, np.int64)
+    cuts = np.empty(n_blocks + 1, np.int64)
+    e = positions - 1
+    for j in range(n_blocks, -1, -1):
+        cuts[j] = e
+        e = back[j, e]
+    return cuts
+
+
+def _foreign_reads(graph: Graph, split: int, home: IntArray, n_blocks: int) -> FloatArray:
+    """Bytes that each backward op reads of tensors private to other blocks.
+
+    float64[J, n - split + 1], row k for the block that runs k-th in the backward part, cumulative over
+    positions. Private: read in the forward part by its own block alone.
+    """
+    tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.use_ptr))
+    reader = graph.use_idx
+    made_forward = graph.producer[tensor] < split
+    inside = made_forward & (reader < split)
+    shared = np.zeros(graph.n_tensors, np.bool_)
+    elsewhere = home[reader[inside]] != home[graph.producer[tensor[inside]]]
+    shared[tensor[inside][elsewhere]] = True
+    use = np.flatnonzero(made_forward & (reader >= split) & ~shared[tensor])
+    cost = np.zeros((n_blocks, graph.n_ops - split + 1))
+    maker_block = home[graph.producer[tensor[use]]]
+    for j in range(n_blocks):
+        other = use[maker_block != j]
+        np.add.at(cost[n_blocks - 1 - j], reader[other] - split + 1, graph.size[tensor[other]])
+    cumulative: FloatArray = np.cumsum(cost, axis=1)
+    return cumulative
+
+
+def _gradient_bytes(graph: Graph, split: int) -> FloatArray:
+    """Bytes made in the backward part that cross each of its positions, float64[n - split + 1]."""
+    change = np.zeros(graph.n_ops - split + 2)
+    used = np.flatnonzero((np.diff(graph.use_ptr) > 0) & (graph.producer >= split))
+    last = graph.use_idx[graph.use_ptr[1:][used] - 1]
+    np.add.at(change, graph.producer[used] - split + 1, graph.size[used])
+    np.add.at(change, last - split + 1, -graph.size[used])
+    gradients: FloatArray = np.cumsum(change)[:-1]
+    return gradients
+
+
+def _backward_cuts(foreign: FloatArray, cross: FloatArray) -> IntArray:
+    """Cut positions of the backward part (parts may be empty): least foreign reads + crossing bytes."""
+    n_blocks, positions = foreign.shape
+    best = np.full(positions, np.inf)
+    best[0] = 0.0
+    back = np.zeros((n_blocks, positions), np.int64)
+    for k in range(n_blocks):
+        reach = best - foreign[k]
+        prefix = np.minimum.accumulate(reach)
+        source = np.maximum.accumulate(np.where(reach <= prefix, np.arange(positions), 0))
+        back[k] = source
+        best = reach[source] + foreign[k] + (cross if k < n_blocks - 1 else 0.0)
+    cuts = np.empty(n_blocks + 1, np.int64)
+    e = positions - 1
+    for k in range(n_blocks - 1, -1, -1):
+        cuts[k + 1] = e
+        e = back[k, e]
+    cuts[0] = e
+    return cuts

@@ -1,0 +1,197 @@
+"""The cut model: what to keep and what to run again across one moment of the given order.
+
+At the moment at which op v first runs, each tensor made before and needed after is kept, or its producer
+runs again later, which in turn needs its inputs kept or made again. The least time to run again such that
+the kept bytes fit beside v is a 0-1 program; relaxed with a multiplier on the memory row it is a minimum
+cut (`hremate.solvers._cut_kernel`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hremate.graph import BoolArray, FloatArray, Graph, IntArray
+from hremate.solvers import _cut_kernel as kernels
+from hremate.solvers.base import Deadline
+from hremate.solvers.scip import MilpBuilder, MilpSolver
+
+
+@dataclass(frozen=True)
+class CutProblem:
+    """A cut problem in local indices: n ops that may run again, m tensors that may be kept."""
+
+    #: Time of each op, float64[n].
+    time: FloatArray
+    #: Bytes of each tensor, int64[m].
+    size: IntArray
+    #: Op that makes each tensor, int64[m]; -1 where it can only be kept.
+    producer: IntArray
+    #: Tensors needed after the moment, bool[m].
+    crossing: BoolArray
+    #: CSR op -> tensors it reads that may be missing.
+    in_ptr: IntArray
+    in_idx: IntArray
+
+    def arrays(self) -> tuple[FloatArray, IntArray, IntArray, BoolArray, IntArray, IntArray]:
+        """The arguments that the kernels share."""
+        return self.time, self.size, self.producer, self.crossing, self.in_ptr, self.in_idx
+
+    def kept(self, rerun: BoolArray) -> BoolArray:
+        """Tensors that must be kept when exactly the ops in `rerun` run again, bool[m]."""
+        keep: BoolArray = kernels.kept_tensors(
+            self.producer, self.crossing, self.in_ptr, self.in_idx, rerun
+        )
+        return keep
+
+    def kept_bytes(self, rerun: BoolArray) -> int:
+        return int(self.size[self.kept(rerun)].sum())
+
+    def rerun_time(self, rerun: BoolArray) -> float:
+        return float(self.time[rerun].sum())
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The relaxed answer to a cut problem."""
+
+    #: No choice within the capacity re-runs less time than this.
+    bound: float
+    #: Multiplier of the capacity, time units per byte.
+    price: float
+    #: Ops to run again, bool[n], within the capacity.
+    rerun: BoolArray
+    #: The neighbouring vertex of the relaxation, beyond the capacity.
+    over: BoolArray
+
+
+def relax(problem: CutProblem, capacity: int) -> Cut | None:
+    """Solve the Lagrangian relaxation of `problem`; None when keeping least exceeds `capacity` bytes."""
+    bound, price, rerun, over = kernels.lagrangian(*problem.arrays(), float(capacity))
+    if not np.isfinite(bound):
+        return None
+    return Cut(float(bound), float(price), rerun, over)
+
+
+def hull(problem: CutProblem, *, limit: int = 200) -> list[BoolArray]:
+    """Vertices of the lower convex hull of (kept bytes, re-run time), from keep-all to keep-least.
+
+    Each is the set of ops to run again, bool[n]; at most `limit` are found, by bisection of the
+    multiplier's breakpoints.
+    """
+    network = kernels.build_network(
+        problem.size, problem.producer, problem.crossing, problem.in_ptr, problem.in_idx
+    )
+
+    def vertex(price: float) -> tuple[int, float, BoolArray]:
+        rerun, _ = kernels.closure(*problem.arrays(), network, price, False)
+        return problem.kept_bytes(rerun), problem.rerun_time(rerun), rerun
+
+    nothing = np.zeros(len(problem.time), np.bool_)
+    first = (problem.kept_bytes(nothing), 0.0, nothing)
+    last = vertex(4.0 * (float(problem.time.sum()) + 1.0))
+    if last[0] >= first[0]:
+        return [nothing]
+    found = [first, last]
+    todo = [(first, last)]
+    while todo and len(found) < limit:
+        left, right = todo.pop(0)
+        price = (right[1] - left[1]) / (left[0] - right[0])
+        if price <= 0:
+            continue
+        middle = vertex(price)
+        line = left[1] + price * left[0]
+        if middle[1] + price * middle[0] < line * (1 - 1e-9) and right[0] < middle[0] < left[0]:
+            found.append(middle)
+            todo += [(left, middle), (middle, right)]
+    return [rerun for _, _, rerun in sorted(found, key=lambda v: (-v[0], v[1]))]
+
+
+class CutSolver:
+    """The cut problem as a 0-1 program in SCIP, solvable for one capacity after another."""
+
+    def __init__(self, problem: CutProblem, *, seed: int = 0) -> None:
+        self.problem = problem
+        builder = MilpBuilder()
+        runs = [builder.add_var(cost=float(t), integer=True) for t in problem.time]
+        # With the re-runs fixed the least kept tensors are 0/1, so only the re-runs need be integer.
+        keeps = [builder.add_var() for _ in problem.size]
+        for x, producer in enumerate(problem.producer.tolist()):
+            sources = [keeps[x]] + ([runs[producer]] if producer >= 0 else [])
+            if problem.crossing[x]:
+                builder.add_row(sources, [1.0] * len(sources), lower=1.0)
+        for r, run in enumerate(runs):
+            for x in problem.in_idx[problem.in_ptr[r] : problem.in_ptr[r + 1]].tolist():
+                producer = int(problem.producer[x])
+                sources = [keeps[x]] + ([runs[producer]] if producer >= 0 else [])
+                builder.add_row([*sources, run], [1.0] * len(sources) + [-1.0], lower=0.0)
+        #: Bytes of one unit of the capacity row.
+        self.unit = float(max(1, problem.size.max(initial=1)))
+        self.capacity_row = builder.add_row(keeps, (problem.size / self.unit).tolist())
+        self.solver = MilpSolver(builder.build(), seed=seed, name="cut")
+
+    def solve(
+        self, capacity: int, *, deadline: Deadline | None = None, node_limit: int | None = None,
+        start: BoolArray | None = None,
+    ) -> tuple[BoolArray | None, float]:  # fmt: skip
+        """Least re-run time with kept bytes <= `capacity`.
+
+        Returns
+        -------
+        rerun : bool[n] or None
+            None when nothing within the capacity was found.
+        bound : float
+            Lower bound on the re-run time, up to the tolerance of the solver.
+        """
+        self.solver.set_row(self.capacity_row, -np.inf, capacity / self.unit)
+        starts = []
+        if start is not None and self.problem.kept_bytes(start) <= capacity:
+            starts.append(np.concatenate([start, self.problem.kept(start)]).astype(np.float64))
+        result = self.solver.solve(deadline=deadline, node_limit=node_limit, starts=starts)
+        if result.x is None:
+            return None, result.bound
+        return result.x[: len(self.problem.time)] > 0, result.bound
+
+
+def moment_problem(graph: Graph, step: int) -> tuple[CutProblem, IntArray, IntArray, int]:
+    """The cut problem of the given order at the moment at which op `step` first runs.
+
+    All ops before `step` have run, all after it will. The inputs of `step` are in memory anyway, so they
+    take no part; their bytes, and what `step` itself needs, are to be subtracted from the budget.
+
+    Returns
+    -------
+    problem : CutProblem
+    ops : int64[n], graph op of each local op; tensors : int64[m], graph tensor of each local tensor.
+    needed : int, bytes in memory at that moment whatever is kept.
+    """
+    inputs = graph.inputs_of(step)
+    last_use = np.full(graph.n_tensors, -1, np.int64)
+    used = np.diff(graph.use_ptr) > 0
+    last_use[used] = graph.use_idx[graph.use_ptr[1:][used] - 1]
+    last_use[graph.outputs] = graph.n_ops
+    made = graph.producer < step
+    takes_part = made.copy()
+    takes_part[inputs] = False
+    tensors = np.flatnonzero(takes_part)
+    local = np.full(graph.n_tensors, -1, np.int64)
+    local[tensors] = np.arange(len(tensors))
+    idx = local[graph.in_idx[: graph.in_ptr[step]]]
+    owner = np.repeat(np.arange(step), np.diff(graph.in_ptr[: step + 1]))
+    keep = idx >= 0
+    in_ptr = np.concatenate([[0], np.cumsum(np.bincount(owner[keep], minlength=step))])
+    producer = graph.producer[tensors].copy()
+    producer[graph.once[producer]] = -1
+    problem = CutProblem(
+        time=graph.time[:step].copy(),
+        size=graph.size[tensors],
+        producer=producer,
+        crossing=last_use[tensors] > step,
+        in_ptr=in_ptr,
+        in_idx=idx[keep],
+    )
+    made_here = int(graph.out_bytes[step] + graph.workspace[step])
+    if graph.memory_model == "reuse":
+        made_here = max(int(graph.workspace[step]), int(graph.out_bytes[step]))
+    return problem, np.arange(step), tensors, int(graph.size[inputs].sum()) + made_here
