@@ -18,6 +18,8 @@ from hremate._jit import kernel
 INFINITE = 2**60
 #: All finite capacities of a network are scaled to add up to at most this many flow units.
 FLOW_UNITS = 2**50
+#: What branching has decided about an op: nothing, run again, not run again.
+FREE, RUN, KEEP = 0, 1, 2
 
 
 @kernel
@@ -105,7 +107,8 @@ def build_network(size, producer, crossing, in_ptr, in_idx):  # type: ignore[no-
     Returns
     -------
     ptr, to, rev : as `max_flow` takes them.
-    keep_arc : int64[m], the arc z_x -> y_prod(x); run_arc : int64[n], the arc y_r -> sink.
+    keep_arc : int64[m], the arc z_x -> y_prod(x); run_arc : int64[n], the arc y_r -> sink;
+    force_arc : int64[n], the arc source -> y_r.
     infinite : bool[arcs], arcs of infinite capacity.
     """
     n = len(in_ptr) - 1
@@ -114,7 +117,8 @@ def build_network(size, producer, crossing, in_ptr, in_idx):  # type: ignore[no-
     sink = source + 1
     degree = np.zeros(n + m + 3, np.int64)
     for r in range(n):
-        degree[r + 1] += 1 + in_ptr[r + 1] - in_ptr[r]
+        degree[r + 1] += 2 + in_ptr[r + 1] - in_ptr[r]
+        degree[source + 1] += 1
         degree[sink + 1] += 1
         for a in range(in_ptr[r], in_ptr[r + 1]):
             degree[n + in_idx[a] + 1] += 1
@@ -132,7 +136,17 @@ def build_network(size, producer, crossing, in_ptr, in_idx):  # type: ignore[no-
     infinite = np.zeros(arcs, np.bool_)
     keep_arc = np.empty(m, np.int64)
     run_arc = np.empty(n, np.int64)
+    force_arc = np.empty(n, np.int64)
     for r in range(n):
+        a = fill[source]
+        b = fill[r]
+        to[a] = r
+        to[b] = source
+        rev[a] = b
+        rev[b] = a
+        fill[source] += 1
+        fill[r] += 1
+        force_arc[r] = a
         a = fill[r]
         b = fill[sink]
         to[a] = sink
@@ -175,26 +189,27 @@ def build_network(size, producer, crossing, in_ptr, in_idx):  # type: ignore[no-
             infinite[a] = True
             fill[source] += 1
             fill[z] += 1
-    return ptr, to, rev, keep_arc, run_arc, infinite
+    return ptr, to, rev, keep_arc, run_arc, force_arc, infinite
 
 
 @kernel
-def closure(time, size, producer, crossing, in_ptr, in_idx, network, price, largest):  # type: ignore[no-untyped-def]
+def closure(time, size, network, forced, price, largest):  # type: ignore[no-untyped-def]
     """Minimise sum time y + price * sum size k: which ops run again, and a lower bound of the minimum.
 
     Among the minimisers the one that re-runs fewest ops, or most if `largest`.
 
     Parameters
     ----------
-    time : float64[n]; size, producer, crossing, in_ptr, in_idx : the problem, see `build_network`.
+    time : float64[n]; size : int64[m], the problem, see `build_network`.
     network : what `build_network` returned.
+    forced : int8[n], FREE, RUN (y_r = 1) or KEEP (y_r = 0).
     price : float, time units per byte.
 
     Returns
     -------
     rerun : bool[n]; value : float, below the minimum by at most the rounding of capacities.
     """
-    ptr, to, rev, keep_arc, run_arc, infinite = network
+    ptr, to, rev, keep_arc, run_arc, force_arc, infinite = network
     n = len(time)
     m = len(size)
     source = n + m
@@ -208,7 +223,9 @@ def closure(time, size, producer, crossing, in_ptr, in_idx, network, price, larg
         if infinite[a]:
             cap[a] = INFINITE
     for r in range(n):
-        cap[run_arc[r]] = np.int64(time[r] * scale)
+        cap[run_arc[r]] = INFINITE if forced[r] == KEEP else np.int64(time[r] * scale)
+        if forced[r] == RUN:
+            cap[force_arc[r]] = INFINITE
     for x in range(m):
         cap[keep_arc[x]] = np.int64(price * size[x] * scale)
     flow = max_flow(n + m + 2, source, sink, ptr, to, rev, cap)
@@ -254,12 +271,28 @@ def kept_tensors(producer, crossing, in_ptr, in_idx, rerun):  # type: ignore[no-
 
 
 @kernel
-def lagrangian(time, size, producer, crossing, in_ptr, in_idx, capacity):  # type: ignore[no-untyped-def]
+def weigh(time, size, producer, crossing, in_ptr, in_idx, rerun):  # type: ignore[no-untyped-def]
+    """(kept bytes, time to run again) of a choice of re-runs."""
+    keep = kept_tensors(producer, crossing, in_ptr, in_idx, rerun)
+    kept_bytes = 0.0
+    for x in range(len(size)):
+        if keep[x]:
+            kept_bytes += size[x]
+    rerun_time = 0.0
+    for r in range(len(time)):
+        if rerun[r]:
+            rerun_time += time[r]
+    return kept_bytes, rerun_time
+
+
+@kernel
+def lagrangian(time, size, producer, crossing, in_ptr, in_idx, network, forced, capacity):  # type: ignore[no-untyped-def]
     """The Lagrangian relaxation of a cut problem, by Newton steps on the multiplier.
 
     Parameters
     ----------
-    time .. in_idx : the problem, see `closure`; `capacity` : bytes that may be kept.
+    time .. in_idx : the problem, see `build_network`; network, forced : see `closure`.
+    capacity : float, bytes that may be kept.
 
     Returns
     -------
@@ -268,46 +301,25 @@ def lagrangian(time, size, producer, crossing, in_ptr, in_idx, capacity):  # typ
     fits : bool[n], ops that run again in the cheapest relaxed solution within the capacity.
     over : bool[n], the same for the neighbouring solution beyond the capacity.
     """
-    n = len(time)
-    network = build_network(size, producer, crossing, in_ptr, in_idx)
-    over = np.zeros(n, np.bool_)
-    over_bytes = 0.0
-    keep = kept_tensors(producer, crossing, in_ptr, in_idx, over)
-    for x in range(len(size)):
-        if keep[x]:
-            over_bytes += size[x]
+    over = forced == RUN
+    over_bytes, over_time = weigh(time, size, producer, crossing, in_ptr, in_idx, over)
     if over_bytes <= capacity:
-        return 0.0, 0.0, over, over
+        return over_time, 0.0, over, over
     # Keep least: run everything again that can be; what no op makes, or makes only once, stays.
     steep = 4.0 * (time.sum() + 1.0)  # above any ratio of times to whole bytes
-    fits, _ = closure(time, size, producer, crossing, in_ptr, in_idx, network, steep, False)
-    fits_bytes = 0.0
-    keep = kept_tensors(producer, crossing, in_ptr, in_idx, fits)
-    for x in range(len(size)):
-        if keep[x]:
-            fits_bytes += size[x]
+    fits, _ = closure(time, size, network, forced, steep, False)
+    fits_bytes, fits_time = weigh(time, size, producer, crossing, in_ptr, in_idx, fits)
     if fits_bytes > capacity:
         return np.inf, np.inf, fits, over
-    fits_time = 0.0
-    for r in range(n):
-        if fits[r]:
-            fits_time += time[r]
-    over_time = 0.0
-    bound = 0.0
+    bound = over_time
     price = 0.0
     for _ in range(100):
         price = (fits_time - over_time) / (over_bytes - fits_bytes)
-        rerun, value = closure(time, size, producer, crossing, in_ptr, in_idx, network, price, False)
+        if price <= 0.0:
+            break
+        rerun, value = closure(time, size, network, forced, price, False)
         bound = max(bound, value - price * capacity)
-        new_bytes = 0.0
-        keep = kept_tensors(producer, crossing, in_ptr, in_idx, rerun)
-        for x in range(len(size)):
-            if keep[x]:
-                new_bytes += size[x]
-        new_time = 0.0
-        for r in range(n):
-            if rerun[r]:
-                new_time += time[r]
+        new_bytes, new_time = weigh(time, size, producer, crossing, in_ptr, in_idx, rerun)
         if new_time + price * new_bytes >= (fits_time + price * fits_bytes) * (1.0 - 1e-9):
             break
         if new_bytes <= capacity:
@@ -319,3 +331,95 @@ def lagrangian(time, size, producer, crossing, in_ptr, in_idx, capacity):  # typ
             over_time = new_time
             over_bytes = new_bytes
     return bound, price, fits, over
+
+
+@kernel
+def thin_out(time, size, producer, crossing, in_ptr, in_idx, by_time, rerun, capacity):  # type: ignore[no-untyped-def]
+    """Drop re-runs from `rerun` in place, most time first, as long as the kept bytes fit `capacity`.
+
+    by_time : int64[n], ops by descending time.
+    """
+    changed = True
+    while changed:
+        changed = False
+        for r in by_time:
+            if rerun[r]:
+                rerun[r] = False
+                kept_bytes, _ = weigh(time, size, producer, crossing, in_ptr, in_idx, rerun)
+                if kept_bytes <= capacity:
+                    changed = changed or time[r] > 0
+                else:
+                    rerun[r] = True
+
+
+@kernel
+def branch_and_bound(  # type: ignore[no-untyped-def]
+    time, size, producer, crossing, in_ptr, in_idx, by_time, capacity, node_limit, tolerance
+):
+    """Solve a cut problem to integers: best-first branch and bound on the Lagrangian relaxation.
+
+    Each node branches on the op that differs most in time between the two vertices that span the
+    relaxation; its vertex within the capacity, thinned out, is a candidate.
+
+    Parameters
+    ----------
+    time .. in_idx, by_time : the problem, see `lagrangian` and `thin_out`.
+    capacity : float, bytes; node_limit : int; tolerance : float, absolute gap at which to stop.
+
+    Returns
+    -------
+    rerun : bool[n], the best choice; best : float, its time, inf when nothing fits.
+    bound : float, lower bound of the optimum; price : float, multiplier at the root; nodes : int.
+    """
+    n = len(time)
+    network = build_network(size, producer, crossing, in_ptr, in_idx)
+    forced = np.zeros((2 * node_limit + 1, n), np.int8)
+    node_bound = np.full(2 * node_limit + 1, np.inf)
+    pivot = np.full(2 * node_limit + 1, -1, np.int64)
+    best = np.inf
+    best_rerun = np.zeros(n, np.bool_)
+    root_price = 0.0
+    count = 0
+    pending = np.zeros(2 * node_limit + 1, np.bool_)
+    chosen = -1
+    while True:
+        # Evaluate the root, or the two children of the chosen node.
+        for side in range(1 if chosen < 0 else 2):
+            node = count
+            count += 1
+            if chosen >= 0:
+                forced[node] = forced[chosen]
+                forced[node, pivot[chosen]] = RUN if side == 0 else KEEP
+            bound, price, fits, over = lagrangian(
+                time, size, producer, crossing, in_ptr, in_idx, network, forced[node], capacity
+            )
+            if chosen < 0:
+                root_price = price
+            else:
+                bound = max(bound, node_bound[chosen])
+            if bound == np.inf:
+                continue
+            candidate = fits.copy()
+            thin_out(time, size, producer, crossing, in_ptr, in_idx, by_time, candidate, capacity)
+            _, candidate_time = weigh(time, size, producer, crossing, in_ptr, in_idx, candidate)
+            if candidate_time < best:
+                best = candidate_time
+                best_rerun = candidate
+            longest = -1.0
+            for r in range(n):
+                if fits[r] != over[r] and forced[node, r] == FREE and time[r] > longest:
+                    longest = time[r]
+                    pivot[node] = r
+            node_bound[node] = bound
+            pending[node] = pivot[node] >= 0
+            if pivot[node] < 0:
+                node_bound[node] = min(bound, best)
+        chosen = -1
+        for node in range(count):
+            if pending[node] and (chosen < 0 or node_bound[node] < node_bound[chosen]):
+                chosen = node
+        if chosen < 0:
+            return best_rerun, best, best, root_price, count
+        if node_bound[chosen] >= best - tolerance or count + 2 > 2 * node_limit:
+            return best_rerun, best, min(best, node_bound[chosen]), root_price, count
+        pending[chosen] = False

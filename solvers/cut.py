@@ -14,8 +14,6 @@ import numpy as np
 
 from hremate.graph import BoolArray, FloatArray, Graph, IntArray
 from hremate.solvers import _cut_kernel as kernels
-from hremate.solvers.base import Deadline
-from hremate.solvers.scip import MilpBuilder, MilpSolver
 
 
 @dataclass(frozen=True)
@@ -54,24 +52,14 @@ class CutProblem:
 
 @dataclass(frozen=True)
 class Cut:
-    """The relaxed answer to a cut problem."""
+    """An answer to a cut problem."""
 
     #: No choice within the capacity re-runs less time than this.
     bound: float
-    #: Multiplier of the capacity, time units per byte.
+    #: Multiplier of the capacity in the relaxation, time units per byte.
     price: float
     #: Ops to run again, bool[n], within the capacity.
     rerun: BoolArray
-    #: The neighbouring vertex of the relaxation, beyond the capacity.
-    over: BoolArray
-
-
-def relax(problem: CutProblem, capacity: int) -> Cut | None:
-    """Solve the Lagrangian relaxation of `problem`; None when keeping least exceeds `capacity` bytes."""
-    bound, price, rerun, over = kernels.lagrangian(*problem.arrays(), float(capacity))
-    if not np.isfinite(bound):
-        return None
-    return Cut(float(bound), float(price), rerun, over)
 
 
 def hull(problem: CutProblem, *, limit: int = 200) -> list[BoolArray]:
@@ -84,8 +72,10 @@ def hull(problem: CutProblem, *, limit: int = 200) -> list[BoolArray]:
         problem.size, problem.producer, problem.crossing, problem.in_ptr, problem.in_idx
     )
 
+    free = np.zeros(len(problem.time), np.int8)
+
     def vertex(price: float) -> tuple[int, float, BoolArray]:
-        rerun, _ = kernels.closure(*problem.arrays(), network, price, False)
+        rerun, _ = kernels.closure(problem.time, problem.size, network, free, price, False)
         return problem.kept_bytes(rerun), problem.rerun_time(rerun), rerun
 
     nothing = np.zeros(len(problem.time), np.bool_)
@@ -108,50 +98,20 @@ def hull(problem: CutProblem, *, limit: int = 200) -> list[BoolArray]:
     return [rerun for _, _, rerun in sorted(found, key=lambda v: (-v[0], v[1]))]
 
 
-class CutSolver:
-    """The cut problem as a 0-1 program in SCIP, solvable for one capacity after another."""
+def solve_cut(problem: CutProblem, capacity: int, *, node_limit: int = 200) -> Cut | None:
+    """Least time to run again with kept bytes <= `capacity`; None when keeping least does not fit.
 
-    def __init__(self, problem: CutProblem, *, seed: int = 0) -> None:
-        self.problem = problem
-        builder = MilpBuilder()
-        runs = [builder.add_var(cost=float(t), integer=True) for t in problem.time]
-        # With the re-runs fixed the least kept tensors are 0/1, so only the re-runs need be integer.
-        keeps = [builder.add_var() for _ in problem.size]
-        for x, producer in enumerate(problem.producer.tolist()):
-            sources = [keeps[x]] + ([runs[producer]] if producer >= 0 else [])
-            if problem.crossing[x]:
-                builder.add_row(sources, [1.0] * len(sources), lower=1.0)
-        for r, run in enumerate(runs):
-            for x in problem.in_idx[problem.in_ptr[r] : problem.in_ptr[r + 1]].tolist():
-                producer = int(problem.producer[x])
-                sources = [keeps[x]] + ([runs[producer]] if producer >= 0 else [])
-                builder.add_row([*sources, run], [1.0] * len(sources) + [-1.0], lower=0.0)
-        #: Bytes of one unit of the capacity row.
-        self.unit = float(max(1, problem.size.max(initial=1)))
-        self.capacity_row = builder.add_row(keeps, (problem.size / self.unit).tolist())
-        self.solver = MilpSolver(builder.build(), seed=seed, name="cut")
-
-    def solve(
-        self, capacity: int, *, deadline: Deadline | None = None, node_limit: int | None = None,
-        start: BoolArray | None = None,
-    ) -> tuple[BoolArray | None, float]:  # fmt: skip
-        """Least re-run time with kept bytes <= `capacity`.
-
-        Returns
-        -------
-        rerun : bool[n] or None
-            None when nothing within the capacity was found.
-        bound : float
-            Lower bound on the re-run time, up to the tolerance of the solver.
-        """
-        self.solver.set_row(self.capacity_row, -np.inf, capacity / self.unit)
-        starts = []
-        if start is not None and self.problem.kept_bytes(start) <= capacity:
-            starts.append(np.concatenate([start, self.problem.kept(start)]).astype(np.float64))
-        result = self.solver.solve(deadline=deadline, node_limit=node_limit, starts=starts)
-        if result.x is None:
-            return None, result.bound
-        return result.x[: len(self.problem.time)] > 0, result.bound
+    Exact when the branch and bound ends within `node_limit` nodes, that is, when `Cut.bound` meets the
+    time of `Cut.rerun`.
+    """
+    by_time = np.argsort(-problem.time, kind="stable")
+    tolerance = 1e-9 * float(problem.time.sum())
+    rerun, best, bound, price, _ = kernels.branch_and_bound(
+        *problem.arrays(), by_time, float(capacity), node_limit, tolerance
+    )
+    if not np.isfinite(best):
+        return None
+    return Cut(float(bound), float(price), rerun)
 
 
 def moment_problem(graph: Graph, step: int) -> tuple[CutProblem, IntArray, IntArray, int]:
