@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 
@@ -18,7 +18,6 @@ def kernel(function: F) -> F:
     without a home); the kernel is then compiled anew in each process.
     """
     try:
-        compiled: F = numba.njit(cache=True, nogil=True)(function)
+        return cast("F", numba.njit(cache=True, nogil=True)(function))
     except RuntimeError:
-        compiled = numba.njit(nogil=True)(function)
-    return compiled
+        return cast("F", numba.njit(nogil=True)(function))

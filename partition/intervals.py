@@ -7,11 +7,13 @@ part made.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
-from hremate._jit import kernel
 from hremate.errors import MethodError
 from hremate.graph import FloatArray, Graph, IntArray
+from hremate.partition._intervals_kernel import forward_cuts
 from hremate.partition.phases import split_position
 from hremate.partition.tree import Block, BlockTree, Item
 from hremate.simulate import base_peak
@@ -56,13 +58,13 @@ def intervals(graph: Graph, n_blocks: int, *, split: int | None = None) -> Block
     n_blocks = min(n_blocks, int(weight[-1]))
     cuts = _forward_cuts(crossing / peak, weight, n_blocks)
     home = np.searchsorted(cuts[1:], np.arange(split), side="right")
-    forward = [np.arange(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    forward = [np.arange(a, b) for a, b in pairwise(cuts.tolist())]
     backward = [np.empty(0, np.int64)] * n_blocks
     items = [Item(j, False) for j in range(n_blocks)]
     if split < graph.n_ops:
         foreign = _foreign_reads(graph, split, home, n_blocks)
         ends = _backward_cuts(foreign, GRADIENT_WEIGHT * _gradient_bytes(graph, split))
-        for k, (a, b) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
+        for k, (a, b) in enumerate(pairwise(ends.tolist())):
             backward[n_blocks - 1 - k] = np.arange(split + a, split + b)
         items += [Item(j, True) for j in range(n_blocks - 1, -1, -1) if len(backward[j])]
     return BlockTree(tuple(Block(f, b) for f, b in zip(forward, backward, strict=True)), tuple(items))
@@ -86,53 +88,12 @@ def _forward_cuts(cross: FloatArray, weight: FloatArray, n_blocks: int) -> IntAr
     """Cut positions 0 = c_0 < .. < c_J = len(cross) - 1 of least total cost."""
     average = weight[-1] / n_blocks
     for smallest, largest in ((SMALLEST, LARGEST), (0.1, 4.0), (0.0, np.inf)):
-        cuts: IntArray = cut_kernel(cross, weight, n_blocks, smallest * average, largest * average, average)
+        cuts: IntArray = forward_cuts(
+            cross, weight, n_blocks, smallest * average, largest * average, average, SIZE_WEIGHT
+        )
         if len(cuts):
             return cuts
     raise AssertionError("unbounded block sizes always leave a choice of cuts")
-
-
-@kernel
-def cut_kernel(cross, weight, n_blocks, smallest, largest, average):  # type: ignore[no-untyped-def]
-    """Dynamic program C[j][e] = min_b C[j-1][b] + cross[e] + SIZE_WEIGHT ((size - average) / average)^2.
-
-    Parameters
-    ----------
-    cross : float64[P + 1], cost of a cut at each position; weight : float64[P + 1], cumulative size.
-    n_blocks : int; smallest, largest, average : float, sizes of a block.
-
-    Returns
-    -------
-    int64[n_blocks + 1] positions from 0 to P, or empty when no cut satisfies the sizes.
-    """
-    positions = len(cross)
-    best = np.full((n_blocks + 1, positions), np.inf)
-    back = np.full((n_blocks + 1, positions), -1, np.int64)
-    best[0, 0] = 0.0
-    for j in range(1, n_blocks + 1):
-        first = 0
-        for e in range(j, positions):
-            while first < e and weight[e] - weight[first] > largest:
-                first += 1
-            price = cross[e] if j < n_blocks else 0.0
-            for b in range(first, e):
-                size = weight[e] - weight[b]
-                if size < smallest:
-                    break
-                if best[j - 1, b] == np.inf:
-                    continue
-                cost = best[j - 1, b] + price + SIZE_WEIGHT * ((size - average) / average) ** 2
-                if cost < best[j, e]:
-                    best[j, e] = cost
-                    back[j, e] = b
-    if best[n_blocks, positions - 1] == np.inf:
-        return np.empty(0, np.int64)
-    cuts = np.empty(n_blocks + 1, np.int64)
-    e = positions - 1
-    for j in range(n_blocks, -1, -1):
-        cuts[j] = e
-        e = back[j, e]
-    return cuts
 
 
 def _foreign_reads(graph: Graph, split: int, home: IntArray, n_blocks: int) -> FloatArray:
