@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hremate._gc import paused_collection
 from hremate.errors import (
     CycleError,
     DuplicateNameError,
@@ -173,36 +174,51 @@ class Graph:
                         f"tensor {tensor!r} is made twice, by op {first_name!r} and by op {op.name!r}"
                     )
                 tensor_id[tensor] = len(size)
-                size.append(_bytes(nbytes, f"size of tensor {tensor!r}", f"op {op.name!r}"))
+                if type(nbytes) is not int or not 0 <= nbytes < 2**63:
+                    nbytes = _bytes(nbytes, f"size of tensor {tensor!r}", f"op {op.name!r}")
+                size.append(nbytes)
             out_ptr.append(len(size))
         producer = np.repeat(np.arange(len(ops), dtype=np.int64), np.diff(out_ptr))
 
-        times = np.empty(len(ops), np.float64)
-        workspace = np.empty(len(ops), np.int64)
-        phase = np.full(len(ops), -1, np.int8)
-        once = np.zeros(len(ops), np.bool_)
+        times: list[float] = []
+        workspace: list[int] = []
+        phase: list[int] = []
+        once: list[bool] = []
         in_ptr = [0]
         in_idx: list[int] = []
         resident_inputs: list[tuple[str, ...]] = []
         unordered: tuple[int, str] | None = None
         for i, op in enumerate(ops):
-            times[i] = _time(op.time, op.name)
-            workspace[i] = _bytes(op.workspace, "workspace", f"op {op.name!r}")
-            if op.phase is not None:
-                if op.phase not in PHASES:
-                    raise InvalidValueError(
-                        f"op {op.name!r}: phase is {op.phase!r}; expected one of {', '.join(PHASES)}"
-                    )
-                phase[i] = PHASES.index(op.phase)
+            if type(op.time) is not float or not 0 <= op.time < math.inf:
+                times.append(_time(op.time, op.name))
+            else:
+                times.append(op.time)
+            if type(op.workspace) is not int or not 0 <= op.workspace < 2**63:
+                workspace.append(_bytes(op.workspace, "workspace", f"op {op.name!r}"))
+            else:
+                workspace.append(op.workspace)
+            if op.phase is None:
+                phase.append(-1)
+            elif op.phase in PHASES:
+                phase.append(PHASES.index(op.phase))
+            else:
+                raise InvalidValueError(
+                    f"op {op.name!r}: phase is {_shown(op.phase)}; expected one of {', '.join(PHASES)}"
+                )
             if not isinstance(op.once, (bool, np.bool_)):
                 raise InvalidValueError(f"op {op.name!r}: once is {op.once!r}; expected true or false")
-            once[i] = op.once
-            made = sorted({tensor_id[x] for x in op.inputs if x in tensor_id})
-            if made and producer[made[-1]] >= i and unordered is None:
-                unordered = (i, next(x for x in op.inputs if x in tensor_id and producer[tensor_id[x]] >= i))
+            once.append(bool(op.once))
+            made = [tensor_id[x] for x in op.inputs if x in tensor_id]
+            if len(made) == len(op.inputs):
+                resident_inputs.append(())
+            else:
+                resident_inputs.append(tuple(dict.fromkeys(x for x in op.inputs if x not in tensor_id)))
+            if len(made) > 1:
+                made = sorted(set(made))
+            if made and made[-1] >= out_ptr[i] and unordered is None:
+                unordered = (i, next(x for x in op.inputs if tensor_id.get(x, -1) >= out_ptr[i]))
             in_idx.extend(made)
             in_ptr.append(len(in_idx))
-            resident_inputs.append(tuple(dict.fromkeys(x for x in op.inputs if x not in tensor_id)))
         in_ptr_array, in_idx_array = _frozen(in_ptr), _frozen(in_idx)
         if unordered is not None:
             _raise_disorder(ops, producer, in_ptr_array, in_idx_array, *unordered)
@@ -217,11 +233,13 @@ class Graph:
                 resident_outputs[x] = None
             else:
                 raise UnknownTensorError(f"graph output {x!r} is made by no op and read by no op")
-        total = sum(size) + int(sum(int(w) for w in workspace)) + resident
+        total = sum(size) + sum(workspace) + resident
         if total >= MAX_TOTAL_BYTES:
             raise InvalidValueError(f"the sizes of graph {name!r} add up to {total} bytes; the limit is 2^62")
-        if not math.isfinite(math.fsum(times.tolist())):
-            raise InvalidValueError(f"the times of graph {name!r} add up to infinity")
+        try:
+            math.fsum(times)
+        except OverflowError:
+            raise InvalidValueError(f"the times of graph {name!r} add up to infinity") from None
         use_ptr, use_idx = _transpose(in_ptr_array, in_idx_array, len(size))
         return cls(
             name=name,
@@ -416,22 +434,8 @@ class Graph:
 
     def to_dict(self) -> dict[str, Any]:
         """The graph as the JSON object of format `hremate-graph/1`."""
-        ops = []
-        for i in range(self.n_ops):
-            op = self.op(i)
-            entry: dict[str, Any] = {
-                "name": op.name,
-                "type": op.type,
-                "scope": op.scope,
-                "time": op.time,
-                "workspace": op.workspace,
-                "once": op.once,
-                "inputs": list(op.inputs),
-                "outputs": [{"name": x, "size": nbytes} for x, nbytes in op.outputs],
-            }
-            if op.phase is not None:
-                entry["phase"] = op.phase
-            ops.append(entry)
+        with paused_collection():
+            ops = self._op_entries()
         return {
             **self.metadata,
             "format": "hremate-graph/1",
@@ -442,6 +446,36 @@ class Graph:
             "ops": ops,
             "outputs": [self.tensor_names[x] for x in self.outputs] + list(self.resident_outputs),
         }
+
+    def _op_entries(self) -> list[dict[str, Any]]:
+        """The `ops` of `to_dict`."""
+        # One conversion per array: reading single elements of arrays costs ten times as much.
+        size, in_idx = self.size.tolist(), self.in_idx.tolist()
+        in_ptr, out_ptr = self.in_ptr.tolist(), self.out_ptr.tolist()
+        columns = zip(
+            self.time.tolist(), self.workspace.tolist(), self.once.tolist(), self.phase.tolist(), strict=True
+        )
+        ops = []
+        for i, (time, workspace, once, phase) in enumerate(columns):
+            entry: dict[str, Any] = {
+                "name": self.op_names[i],
+                "type": self.op_types[i],
+                "scope": self.op_scopes[i],
+                "time": time,
+                "workspace": workspace,
+                "once": once,
+                "inputs": [
+                    *[self.tensor_names[x] for x in in_idx[in_ptr[i] : in_ptr[i + 1]]],
+                    *self.resident_inputs[i],
+                ],
+                "outputs": [
+                    {"name": self.tensor_names[x], "size": size[x]} for x in range(out_ptr[i], out_ptr[i + 1])
+                ],
+            }
+            if phase >= 0:
+                entry["phase"] = PHASES[phase]
+            ops.append(entry)
+        return ops
 
     def __repr__(self) -> str:
         return f"<Graph {self.name!r}: {self.n_ops} ops, {self.n_tensors} tensors, {self.memory_model}>"
@@ -530,29 +564,35 @@ def _transpose(ptr: IntArray, idx: IntArray, n_columns: int) -> tuple[IntArray, 
 def _bytes(value: Any, what: str, where: str) -> int:
     """Check a size in bytes: an integer (or an integral float) in 0 .. 2^63 - 1."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise InvalidValueError(f"{where}: {what} is {value!r}; expected an integer number of bytes")
+        raise InvalidValueError(f"{where}: {what} is {_shown(value)}; expected an integer number of bytes")
     if isinstance(value, (float, np.floating)) and not float(value).is_integer():
-        raise InvalidValueError(f"{where}: {what} is {value!r}; expected an integer number of bytes")
+        raise InvalidValueError(f"{where}: {what} is {_shown(value)}; expected an integer number of bytes")
     value = int(value)
     if value < 0:
-        raise InvalidValueError(f"{where}: {what} is {value}; it must not be negative")
+        raise InvalidValueError(f"{where}: {what} is {_shown(value)}; it must not be negative")
     if value >= 2**63:
-        raise InvalidValueError(f"{where}: {what} is {value}; it must be below 2^63")
+        raise InvalidValueError(f"{where}: {what} is {_shown(value)}; it must be below 2^63")
     return value
 
 
 def _time(value: Any, op: str) -> float:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise InvalidValueError(f"op {op!r}: time is {value!r}; expected a number")
+        raise InvalidValueError(f"op {op!r}: time is {_shown(value)}; expected a number")
     try:
         result = float(value)
     except OverflowError:
         result = math.inf
     if not math.isfinite(result):
-        raise InvalidValueError(f"op {op!r}: time is {value!r}; it must be finite")
+        raise InvalidValueError(f"op {op!r}: time is {_shown(value)}; it must be finite")
     if result < 0:
-        raise InvalidValueError(f"op {op!r}: time is {value!r}; it must not be negative")
+        raise InvalidValueError(f"op {op!r}: time is {_shown(value)}; it must not be negative")
     return result
+
+
+def _shown(value: Any) -> str:
+    """`value` in an error message, cut short: an integer may have thousands of digits."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _raise_disorder(

@@ -26,7 +26,10 @@ class Schedule:
     order: IntArray
 
     def __init__(self, order: Iterable[int] | IntArray) -> None:
-        values = np.asarray(list(order) if not isinstance(order, np.ndarray) else order)
+        try:
+            values = np.asarray(list(order) if not isinstance(order, np.ndarray) else order)
+        except (TypeError, ValueError) as error:  # not iterable, or nested lists of different lengths
+            raise ScheduleError(f"a schedule is a flat sequence of op indices (integers): {error}") from None
         if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
             raise ScheduleError("a schedule is a flat sequence of op indices (integers)")
         if values.size and (values.max() >= 2**31 or values.min() < -(2**31)):
