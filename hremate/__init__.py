@@ -44,9 +44,9 @@ from hremate.schedule import Schedule  # noqa: E402
 from hremate.validate import Check, InvalidSchedule, Violation, validate  # noqa: E402
 
 if TYPE_CHECKING:
-    from hremate.bounds import memory_lower_bound
+    from hremate.bounds import MemoryBound, memory_lower_bound
     from hremate.generate import generate
-    from hremate.io import read_graph, read_schedule, write_graph, write_schedule
+    from hremate.io import ScheduleFile, read_graph, read_schedule, write_graph, write_schedule
     from hremate.simulate import Simulation, base_peak, simulate
     from hremate.solve import solve
 
@@ -56,6 +56,8 @@ logging.getLogger("hremate").addHandler(logging.NullHandler())
 
 # Names whose modules load numba or more: imported on first use, so that `import hremate` stays quick.
 _LAZY = {
+    "MemoryBound": "hremate.bounds",
+    "ScheduleFile": "hremate.io",
     "Simulation": "hremate.simulate",
     "base_peak": "hremate.simulate",
     "generate": "hremate.generate",
@@ -108,6 +110,7 @@ __all__ = [
     "HremateError",
     "InvalidSchedule",
     "InvalidValueError",
+    "MemoryBound",
     "MethodError",
     "MissingExtraError",
     "Op",
@@ -115,6 +118,7 @@ __all__ = [
     "Result",
     "Schedule",
     "ScheduleError",
+    "ScheduleFile",
     "Simulation",
     "SolverError",
     "Stats",

@@ -138,26 +138,39 @@ class Result:
         """The result at a glance, a few lines of text."""
         share = self.budget / self.base_peak if self.base_peak else 0.0
         lines = [
-            f"{self.graph}: {self.method}, {self.status}"
+            f"{self.graph}: {self.method}, {str(self.status).replace('_', ' ')}"
             + (f" ({self.proof})" if self.proof else "")
-            + f" in {self.wall_time:.1f} s",
-            f"  budget     {format_bytes(self.budget)} = {share:.1%} of the base peak "
+            + f" in {self.wall_time:.1f} s"
+            + (", interrupted" if self.stats.interrupted else "")
+            + (", out of time" if self.stats.timed_out else ""),
+            f"  budget     {format_bytes(self.budget)}, {share:.1%} of the base peak "
             f"{format_bytes(self.base_peak)}",
         ]
         if self.peak is not None and self.overhead is not None and self.recomputes is not None:
-            verdict = "within" if self.solved else "ABOVE"
-            filled = self.peak / self.budget if self.budget else 0.0
+            filled = self.peak / self.budget if self.budget else float("inf")
+            verdict = "" if self.solved else ": ABOVE IT, the smallest reached"
             lines += [
-                f"  peak       {format_bytes(self.peak)}, {filled:.1%} of the budget ({verdict})",
-                f"  overhead   {self.overhead:.3%} of {self.base_time:.6g}",
+                f"  peak       {format_bytes(self.peak)}, {filled:.1%} of the budget{verdict}",
+                f"             {self._bar()}",
+                f"  overhead   {self.overhead:.3%} (time {self.time:.6g} against {self.base_time:.6g})",
                 f"  recomputed {self.recomputes} of {self.steps} steps ({self.ops} ops)",
             ]
-        if self.gap is not None:
+        # That every op runs at least once is no news.
+        if self.gap is not None and (self.lower_bound or 0.0) > self.base_time:
             lines.append(f"  proved     at most {max(self.gap, 0.0):.3%} of the base time above the optimum")
         if self.reason:
-            lines.append(f"  {self.reason}")
+            lines.append(f"  reason     {self.reason}")
         lines += [f"  degraded   {event}" for event in self.stats.degraded]
         return "\n".join(lines)
+
+    def _bar(self, width: int = 50) -> str:
+        """Peak (#) and budget (|) on a line as long as the base peak."""
+        peak = self.peak or 0
+        scale = max(self.base_peak, self.budget if self.solved else 0, peak, 1)
+        filled = round(width * peak / scale)
+        line = "#" * filled + "." * (width - filled)
+        mark = round(width * self.budget / scale)
+        return f"[{line[:mark]}|{line[mark:]}]"
 
     def __str__(self) -> str:
         return self.summary()

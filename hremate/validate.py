@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -54,8 +55,13 @@ def validate(graph: Graph, schedule: Schedule | Iterable[int], budget: int | Non
     ------
     InvalidSchedule
         With the first violation, in the order of `Violation`, naming step, op and tensor.
+    ScheduleError
+        `schedule` is no sequence of integers.
     """
-    order = [int(i) for i in schedule]
+    try:
+        order = [operator.index(i) for i in schedule]
+    except TypeError as error:
+        raise ScheduleError(f"a schedule is a flat sequence of op indices (integers): {error}") from None
     n = graph.n_ops
     names = graph.op_names
     inputs = [[int(x) for x in graph.inputs_of(i)] for i in range(n)]
@@ -87,6 +93,7 @@ def validate(graph: Graph, schedule: Schedule | Iterable[int], budget: int | Non
     for i, count in enumerate(runs):
         if count == 0:
             raise InvalidSchedule(Violation.NEVER_RUN, f"op {names[i]!r} never runs")
+    for i, count in enumerate(runs):
         if count > 1 and graph.once[i]:
             raise InvalidSchedule(
                 Violation.RUN_AGAIN, f"op {names[i]!r} may run only once and runs {count} times"

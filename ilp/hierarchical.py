@@ -5,40 +5,53 @@
 3. Draw the frontier of options of each class of equal blocks (`hremate.ilp.options`).
 4. Choose menus by the price, solve the H-ILP, refine the menus around its answer, solve again.
 5. Expand to a flat schedule, repair it, check it exactly; tighten and solve again if it does not fit.
+
+Source: Gusak et al., ICML 2025 (HiRemate); the H-ILP here does not pin phantoms and has exact memory rows.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hremate.errors import MethodError
-from hremate.graph import BoolArray, Graph, IntArray
+from hremate.errors import MethodError, SolverError
+from hremate.graph import Graph, IntArray
 from hremate.ilp.leaf import Leaf, Option, make_leaf
+from hremate.ilp.leaves import solve_leaves
 from hremate.ilp.model import Choice, HierarchicalModel
-from hremate.ilp.options import FrontierParams, frontier, menu, neighbours, projected
+from hremate.ilp.options import menu, neighbours, projected
 from hremate.ilp.program import Level, build_level, diagonal_choice, picks_of, translate_choice
 from hremate.partition.intervals import intervals
 from hremate.partition.tree import BlockTree, check_tree
 from hremate.result import Result
 from hremate.schedule import Schedule
-from hremate.simulate import simulate, step_memory
-from hremate.solvers.base import Deadline, Run, finish
+from hremate.simulate import base_peak, simulate, step_memory
+from hremate.solvers.base import Run, finish
+from hremate.solvers.beam import beam_search
 from hremate.solvers.cut import Cut, moment_problem, solve_cut
+from hremate.solvers.repair import repair
 from hremate.solvers.scip import MilpSolver
 
 #: Interface tensors below this share of the base peak are always kept.
 PINNED_SHARE = 1e-4
+#: Solves with a smaller budget after an answer that exceeds it (rounding, pinned tensors).
+TIGHTENINGS = 3
+#: Gap at which a H-ILP is solved, as a share of the base time.
+MILP_GAP = 2e-5
+#: An answer this close to the bound of the cut model is not worth another partition (share of base time).
+CLOSE_ENOUGH = 2e-4
+#: A partition whose answer is this far from the bound is tried again with more ways to save memory.
+FAR_OFF = 3e-3
 
 
 @dataclass(frozen=True)
 class Params:
     """Parameters of the hierarchy."""
 
-    #: Number of blocks; 0 tries two numbers that suit the size.
+    #: Number of blocks; 0 tries a few numbers that suit the size.
     blocks: int = 0
     #: Options per block in the H-ILP.
     menu: int = 8
@@ -46,8 +59,12 @@ class Params:
     refinements: int = 2
     #: Capacities at which the cut ILP of a leaf is solved, per pricing mode.
     grid: int = 24
+    #: Width of the beam that looks for options of low peak.
+    width: int = 8
     #: Branch-and-bound nodes of one H-ILP.
     node_limit: int = 2000
+    #: Seconds after which one H-ILP hands in the best it has.
+    milp_seconds: float = 20.0
     #: Branch-and-bound nodes of the cut ILP of the whole graph.
     cut_nodes: int = 300
 
@@ -55,9 +72,20 @@ class Params:
         for name in ("blocks", "refinements", "grid"):
             if getattr(self, name) < 0:
                 raise MethodError(f"Expected {name} >= 0.")
-        for name in ("menu", "node_limit", "cut_nodes"):
+        for name in ("menu", "width", "node_limit", "cut_nodes"):
             if getattr(self, name) < 1:
                 raise MethodError(f"Expected {name} >= 1.")
+        if not self.milp_seconds > 0:
+            raise MethodError("Expected milp_seconds > 0.")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One attempt: how many blocks, and how hard to look for memory."""
+
+    blocks: int
+    #: Offer options of low peak, and re-runs in the forward phase.
+    tight: bool
 
 
 @dataclass(frozen=True)
@@ -69,139 +97,286 @@ class Answer:
     time: float
 
 
+class _Stop(Exception):
+    """The deadline passed or Ctrl-C arrived: hand in what there is."""
+
+
 def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
-    """Schedule `graph` within `budget` bytes by the hierarchy."""
-    cut = price_memory(graph, budget, params)
-    best: Answer | None = None
-    for n_blocks in block_counts(graph, params):
-        tree = intervals(graph, n_blocks)
-        check_tree(graph, tree)
-        answer = solve_tree(graph, tree, budget, cut, run, params)
-        if answer is not None and (best is None or _rank(answer, budget) < _rank(best, budget)):
-            best = answer
+    """Schedule `graph` within `budget` bytes by the hierarchy.
+
+    Partitions are tried until one comes close to the bound of the cut model, the plans are exhausted, or
+    the time limit strikes. If no partition gives a schedule within the budget, beam search over the whole
+    graph has the last word; `stats.degraded` says so.
+    """
+    search = _Search(graph, budget, run, params)
+    try:
+        search.run_plans()
+    except _Stop:
+        run.stats.timed_out |= run.deadline.expired
+    except KeyboardInterrupt:
+        run.stats.interrupted = True
+    best = search.best
     return finish(graph, budget, run, "hierarchical", None if best is None else best.order)
 
 
-def _rank(answer: Answer, budget: int) -> tuple[bool, float]:
-    over = answer.peak > budget
-    return over, answer.peak if over else answer.time
+class _Search:
+    """The state of one solve: the best answer and what all plans share."""
+
+    def __init__(self, graph: Graph, budget: int, run: Run, params: Params) -> None:
+        self.graph = graph
+        self.budget = budget
+        self.run = run
+        self.params = params
+        self.best: Answer | None = None
+        self.base_peak = base_peak(graph)
+        self.cut: Cut | None = None
+        self.frontiers: dict[tuple[str, bool], list[Option]] = {}
+        self.offer(np.arange(graph.n_ops), "given order")
+        if run.warm_start is not None:
+            self.offer(run.warm_start.order, "warm start")
+
+    # -- the course of a solve ------------------------------------------------------------------
+
+    def run_plans(self) -> None:
+        """Try one plan after another; raises _Stop when time is up."""
+        with self.timed("cut"):
+            self.cut = price_memory(self.graph, self.budget, self.params)
+        for plan in plans(self.graph, self.params):
+            if self.solved and not plan.tight and self.gap <= CLOSE_ENOUGH:
+                break
+            if self.solved and plan.tight and self.gap <= FAR_OFF:
+                break
+            self.check_time()
+            self.run_plan(plan)
+        if not self.solved:
+            self.fall_back()
+
+    def run_plan(self, plan: Plan) -> None:
+        """Partition, options, and the H-ILP with its refinements."""
+        graph, params = self.graph, self.params
+        with self.timed("partition"):
+            tree = intervals(graph, plan.blocks)
+            check_tree(graph, tree)
+        pinned = graph.size < PINNED_SHARE * self.base_peak
+        leaves = [make_leaf(graph, block, pinned) for block in tree.blocks]
+        with self.timed("options"):
+            options = self.options_of(leaves, plan.tight)
+        stats = self.run.stats
+        stats.counts["blocks"] = len(leaves)
+        stats.counts["classes"] = len({leaf.signature for leaf in leaves})
+        stats.counts["options"] = sum(
+            {leaf.signature: len(o) for leaf, o in zip(leaves, options, strict=True)}.values()
+        )
+        price = self.cut.price if self.cut is not None and self.cut.price > 0 else 0.0
+        price = price or graph.total_time / max(1, self.base_peak)
+        last: tuple[Level, Choice] | None = None
+        for round_number in range(params.refinements + 1):
+            wanted = self.wanted_options(leaves, options, last)
+            menus = [
+                menu(known, price, params.menu, wanted=chosen)
+                for known, chosen in zip(options, wanted, strict=True)
+            ]
+            before = self.best
+            last = self.solve_level(tree, leaves, menus, plan, last)
+            if last is None:
+                break
+            if round_number and self.best is before:
+                break
+
+    def wanted_options(
+        self, leaves: Sequence[Leaf], options: Sequence[Sequence[Option]], last: tuple[Level, Choice] | None
+    ) -> list[list[Option]]:
+        """Options that the next menu of each block must hold: those used, their neighbours, the cut's."""
+        rerun = np.zeros(self.graph.n_ops, np.bool_)
+        if self.cut is not None:
+            rerun[: len(self.cut.rerun)] = self.cut.rerun
+        wanted: list[list[Option]] = []
+        picks = None if last is None else picks_of(*last)
+        for j, leaf in enumerate(leaves):
+            if last is None or picks is None:
+                wanted.append([])
+                continue
+            used = last[0].menus[j][picks[j]]
+            wanted.append([used, projected(leaf, rerun), *neighbours(options[j], used, 3)])
+        return wanted
+
+    def solve_level(
+        self,
+        tree: BlockTree,
+        leaves: Sequence[Leaf],
+        menus: Sequence[Sequence[Option]],
+        plan: Plan,
+        last: tuple[Level, Choice] | None,
+    ) -> tuple[Level, Choice] | None:
+        """Solve the H-ILP of the menus and offer its answer; None when it has none."""
+        graph, params, stats = self.graph, self.params, self.run.stats
+        pinned = [leaf.tensors[leaf.pinned] for leaf in leaves]
+        room = self.budget - int(graph.size[np.unique(np.concatenate(pinned))].sum())
+        answer: tuple[Level, Choice] | None = None
+        for _ in range(1 + TIGHTENINGS):
+            self.check_time()
+            with self.timed("model"):
+                level = build_level(graph, tree, leaves, menus, room, forward_reruns=plan.tight)
+                model = HierarchicalModel(level.program)
+                starts = list(self.starts(level, model, last))
+            with self.timed("h-ilp"):
+                try:
+                    result = MilpSolver(model.milp, seed=self.run.seed, name="H-ILP").solve(
+                        deadline=self.run.deadline.within(params.milp_seconds),
+                        node_limit=params.node_limit,
+                        starts=starts,
+                        gap_abs=100 * MILP_GAP,
+                    )
+                except SolverError as error:
+                    stats.degraded.append(f"H-ILP of {len(leaves)} blocks: {error}")
+                    return None
+            binaries = sum(len(runs) for runs in model.run.values())
+            stats.counts["h-ilp solves"] = stats.counts.get("h-ilp solves", 0) + 1
+            stats.counts["h-ilp nodes"] = stats.counts.get("h-ilp nodes", 0) + result.nodes
+            stats.counts.update(
+                {"h-ilp binaries": binaries, "h-ilp variables": model.milp.n_vars, "h-ilp rows": model.milp.n_rows}
+            )
+            if result.x is None:
+                self.tell(f"{len(leaves)} blocks, {binaries} binaries: {result.status.value}")
+                self.check_time(result.interrupted)
+                return None
+            choice = model.choice(result.x)
+            answer = level, choice
+            order = model.order(choice)
+            excess = simulate(graph, order).peak - self.budget
+            self.tell(
+                f"{len(leaves)} blocks, {binaries} binaries: overhead "
+                f"{graph.time[order].sum() / graph.total_time - 1:.3%}, {result.nodes} nodes, "
+                f"{result.seconds:.1f} s"
+            )
+            self.offer(order, "h-ilp")
+            with self.timed("repair"):
+                self.offer(repair(graph, order, self.budget), "repair")
+            self.check_time(result.interrupted)
+            if excess <= 0:
+                break
+            room -= excess
+        return answer
+
+    def starts(
+        self, level: Level, model: HierarchicalModel, last: tuple[Level, Choice] | None
+    ) -> Iterator[np.ndarray]:
+        """Complete solutions of the H-ILP to start from."""
+        choices = [diagonal_choice(level, picks) for picks in priced_picks(level)]
+        if last is not None:
+            old = translate_choice(last[0], level, last[1])
+            choices += [] if old is None else [old]
+        for choice in choices:
+            solution = model.start(choice)
+            if solution is not None:
+                yield solution
+
+    def fall_back(self) -> None:
+        """Beam search over the whole graph."""
+        self.run.stats.degraded.append("no schedule from blocks within the budget; used beam search")
+        with self.timed("beam"):
+            found = beam_search(
+                self.graph, self.budget, width=self.params.width, seed=self.run.seed,
+                deadline=self.run.deadline,
+            )  # fmt: skip
+            self.offer(found.smallest if found.order is None else found.order, "beam")
+        self.run.stats.interrupted |= found.interrupted
+
+    # -- pieces ---------------------------------------------------------------------------------
+
+    def options_of(self, leaves: Sequence[Leaf], tight: bool) -> list[list[Option]]:
+        """The options of each block; equal blocks are solved once."""
+        new = {
+            leaf.signature: leaf for leaf in leaves if (leaf.signature, tight) not in self.frontiers
+        }
+        solved = solve_leaves(list(new.values()), self.params, tight, self.run)
+        for signature, options in zip(new, solved, strict=True):
+            self.frontiers[signature, tight] = options
+        return [self.frontiers[leaf.signature, tight] for leaf in leaves]
+
+    def offer(self, order: IntArray, stage: str) -> None:
+        """Take a schedule in if it is better than the best so far."""
+        simulation = simulate(self.graph, order)
+        answer = Answer(order, simulation.peak, simulation.time)
+        fits = answer.peak <= self.budget
+        if self.best is not None:
+            if self.solved and (not fits or answer.time >= self.best.time):
+                return
+            if not self.solved and not fits and answer.peak >= self.best.peak:
+                return
+        self.best = answer
+        if fits:
+            self.run.stats.stage_time[stage] = answer.time
+            if self.run.callback is not None:
+                self.run.callback(Schedule(order), answer.peak, answer.time)
+
+    @property
+    def solved(self) -> bool:
+        return self.best is not None and self.best.peak <= self.budget
+
+    @property
+    def gap(self) -> float:
+        """Distance of the best answer from the bound of the cut model, as a share of the base time."""
+        if not self.solved or self.best is None or self.cut is None:
+            return float("inf")
+        return (self.best.time - self.graph.total_time - self.cut.bound) / max(self.graph.total_time, 1e-300)
+
+    def check_time(self, interrupted: bool = False) -> None:
+        self.run.stats.interrupted |= interrupted
+        if interrupted or self.run.deadline.expired:
+            raise _Stop
+
+    def tell(self, message: str) -> None:
+        self.run.progress(message)
+
+    def timed(self, stage: str) -> _Timer:
+        return _Timer(self.run.stats.seconds, stage)
 
 
-def block_counts(graph: Graph, params: Params) -> list[int]:
-    """Numbers of blocks to try."""
+class _Timer:
+    """Adds the seconds of a `with` block to a named stage."""
+
+    def __init__(self, seconds: dict[str, float], stage: str) -> None:
+        self.seconds, self.stage = seconds, stage
+
+    def __enter__(self) -> None:
+        self.start = time.monotonic()
+
+    def __exit__(self, *exc: object) -> None:
+        self.seconds[self.stage] = self.seconds.get(self.stage, 0.0) + time.monotonic() - self.start
+
+
+def plans(graph: Graph, params: Params) -> list[Plan]:
+    """What to try, in order: few large blocks first, then more, then with more ways to save memory."""
     if params.blocks:
-        return [params.blocks]
-    return [6, 10] if graph.n_ops <= 900 else [8, 12]
+        counts = [params.blocks]
+    elif graph.n_ops <= 900:
+        counts = [6, 10, 15]
+    else:
+        counts = [8, 12]
+    largest = max(1, graph.n_ops // 4)
+    counts = sorted({min(count, largest) for count in counts})
+    return [Plan(count, False) for count in counts] + [Plan(count, True) for count in counts[::-1]]
 
 
 def price_memory(graph: Graph, budget: int, params: Params) -> Cut | None:
-    """The cut of the whole graph at its peak step, for the price of memory and the choice it suggests."""
+    """The cut of the whole graph at its peak step: the price of memory and what to run again."""
     peak_step = int(np.argmax(step_memory(graph, np.arange(graph.n_ops))))
-    problem, _, _, needed = moment_problem(graph, peak_step)
+    problem, needed = moment_problem(graph, peak_step)
     return solve_cut(problem, budget - needed, node_limit=params.cut_nodes)
 
 
-def solve_tree(
-    graph: Graph, tree: BlockTree, budget: int, cut: Cut | None, run: Run, params: Params
-) -> Answer | None:
-    """The best schedule from one partition; None when the H-ILP finds none."""
-    peak = int(step_memory(graph, np.arange(graph.n_ops)).max())
-    pinned = graph.size < PINNED_SHARE * peak
-    leaves = [make_leaf(graph, block, pinned) for block in tree.blocks]
-    pinned_bytes = int(
-        graph.size[np.unique(np.concatenate([leaf.tensors[leaf.pinned] for leaf in leaves]))].sum()
-    )
-    started = time.monotonic()
-    frontiers = class_frontiers(leaves, params, run.deadline)
-    run.progress(f"{len(tree.blocks)} blocks, options in {time.monotonic() - started:.1f} s")
-    price = cut.price if cut is not None and cut.price > 0 else graph.total_time / max(1, peak)
-    rerun = np.zeros(graph.n_ops, np.bool_)
-    if cut is not None:
-        rerun[: len(cut.rerun)] = cut.rerun
-    wanted: list[list[Option]] = [[] for _ in leaves]
-    best: Answer | None = None
-    last: tuple[Level, Choice] | None = None
-    for round_number in range(params.refinements + 1):
-        menus = [
-            menu(options, price, params.menu, wanted=chosen)
-            for options, chosen in zip(frontiers, wanted, strict=True)
-        ]
-        level = build_level(graph, tree, leaves, menus, budget - pinned_bytes, forward_reruns=False)
-        started = time.monotonic()
-        answer, choice = solve_level(graph, level, budget, last, run, params)
-        run.progress(
-            f"round {round_number}: {sum(map(len, menus))} options, "
-            + (f"overhead {answer.time / graph.total_time - 1:.3%}" if answer else "no answer")
-            + f" in {time.monotonic() - started:.1f} s"
-        )
-        if answer is None or choice is None:
-            break
-        if best is None or _rank(answer, budget) < _rank(best, budget):
-            best = answer
-        last = (level, choice)
-        picks = picks_of(level, choice)
-        wanted = [
-            [
-                level.menus[j][picks[j]],
-                projected(leaf, rerun),
-                *neighbours(frontiers[j], level.menus[j][picks[j]], 3),
-            ]
-            for j, leaf in enumerate(leaves)
-        ]
-    return best
-
-
-def class_frontiers(
-    leaves: Sequence[Leaf], params: Params, deadline: Deadline
-) -> list[list[Option]]:
-    """The options of each leaf; equal leaves share them."""
-    by_class: dict[str, list[Option]] = {}
-    frontier_params = FrontierParams(grid=params.grid)
-    for leaf in leaves:
-        if leaf.signature not in by_class:
-            by_class[leaf.signature] = frontier(leaf, frontier_params, deadline=deadline)
-    return [by_class[leaf.signature] for leaf in leaves]
-
-
-def solve_level(
-    graph: Graph, level: Level, budget: int, last: tuple[Level, Choice] | None, run: Run, params: Params
-) -> tuple[Answer | None, Choice | None]:
-    """Solve the H-ILP of a level, expand its answer."""
-    model = HierarchicalModel(level.program)
-    starts = []
-    if last is not None:
-        old = translate_choice(last[0], level, last[1])
-        if old is not None:
-            starts.append(model.start(old))
-    starts += [model.start(diagonal_choice(level, picks)) for picks in priced_picks(graph, level)]
-    good = [x for x in starts if x is not None and model.milp.satisfied_by(x)]
-    run.progress(
-        f"H-ILP: {sum(len(v) for v in model.run.values())} binaries, {model.milp.n_vars} variables, "
-        f"{model.milp.n_rows} rows, {len(model.milp.row_idx)} nonzeros, {len(good)}/{len(starts)} starts"
-        + (f" best {min(map(model.milp.objective, good)):.3f}" if good else "")
-    )
-    result = MilpSolver(model.milp, seed=run.seed, name="H-ILP").solve(
-        deadline=run.deadline.within(20), node_limit=params.node_limit, starts=good, gap_abs=1e-3
-    )
-    run.progress(f"SCIP {result.status} obj {result.objective} bound {result.bound} nodes {result.nodes} {result.seconds:.1f}s")
-    if result.x is None:
-        return None, None
-    choice = model.choice(result.x)
-    order = model.order(choice)
-    simulation = simulate(graph, Schedule(order))
-    return Answer(order, simulation.peak, simulation.time), choice
-
-
-def priced_picks(graph: Graph, level: Level) -> list[list[int]]:
+def priced_picks(level: Level) -> list[list[int]]:
     """For a row of memory prices, the option of each block that is cheapest at that price."""
     base = level.program.time_unit * 100 / max(1, level.program.budget)
     result: list[list[int]] = []
     for exponent in np.arange(-4.0, 6.0, 0.5):
         price = base * 2.0**exponent
-        picks = [
-            int(np.argmin([o.time + price * (o.saved_bytes + o.read_bytes + 0.3 * o.backward.peak) for o in options]))
-            for options in level.menus
-        ]
+        picks = [min(range(len(options)), key=lambda k: _weight(options[k], price)) for options in level.menus]
         if picks not in result:
             result.append(picks)
     return result
+
+
+def _weight(option: Option, price: float) -> float:
+    return option.time + price * (option.saved_bytes + option.read_bytes + 0.3 * option.backward.peak)

@@ -114,7 +114,7 @@ def solve_cut(problem: CutProblem, capacity: int, *, node_limit: int = 200) -> C
     return Cut(float(bound), float(price), rerun)
 
 
-def moment_problem(graph: Graph, step: int) -> tuple[CutProblem, IntArray, IntArray, int]:
+def moment_problem(graph: Graph, step: int) -> tuple[CutProblem, int]:
     """The cut problem of the given order at the moment at which op `step` first runs.
 
     All ops before `step` have run, all after it will. The inputs of `step` are in memory anyway, so they
@@ -123,8 +123,9 @@ def moment_problem(graph: Graph, step: int) -> tuple[CutProblem, IntArray, IntAr
     Returns
     -------
     problem : CutProblem
-    ops : int64[n], graph op of each local op; tensors : int64[m], graph tensor of each local tensor.
-    needed : int, bytes in memory at that moment whatever is kept.
+        Its op r is op r of the graph, r < step.
+    needed : int
+        Bytes in memory at that moment whatever is kept.
     """
     inputs = graph.inputs_of(step)
     last_use = np.full(graph.n_tensors, -1, np.int64)
@@ -154,4 +155,4 @@ def moment_problem(graph: Graph, step: int) -> tuple[CutProblem, IntArray, IntAr
     made_here = int(graph.out_bytes[step] + graph.workspace[step])
     if graph.memory_model == "reuse":
         made_here = max(int(graph.workspace[step]), int(graph.out_bytes[step]))
-    return problem, np.arange(step), tensors, int(graph.size[inputs].sum()) + made_here
+    return problem, int(graph.size[inputs].sum()) + made_here
