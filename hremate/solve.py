@@ -224,8 +224,8 @@ def _limit(time_limit: Any) -> float | None:
         return None
     if isinstance(time_limit, bool) or not isinstance(time_limit, (int, float, np.integer, np.floating)):
         raise MethodError(f"Expected time_limit in seconds, not {time_limit!r}.")
-    if not time_limit > 0:
-        raise MethodError(f"Expected time_limit > 0 seconds, not {time_limit!r}.")
+    if not time_limit >= 0:
+        raise MethodError(f"Expected time_limit >= 0 seconds, not {time_limit!r}.")
     return float(time_limit) if math.isfinite(time_limit) else None
 
 

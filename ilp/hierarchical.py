@@ -20,10 +20,10 @@ import numpy as np
 from hremate.errors import MethodError, SolverError
 from hremate.graph import Graph, IntArray
 from hremate.ilp.leaf import Leaf, Option, make_leaf
-from hremate.ilp.leaves import solve_leaves
-from hremate.ilp.model import Choice, HierarchicalModel
-from hremate.ilp.options import menu, neighbours, projected
-from hremate.ilp.program import Level, build_level, diagonal_choice, picks_of, translate_choice
+from hremate.ilp.leaves import LeafTask, solve_leaves
+from hremate.ilp.model import Choice, HierarchicalModel, Unsatisfiable
+from hremate.ilp.options import FrontierParams, menu, neighbours, projected
+from hremate.ilp.program import Level, Reruns, build_level, diagonal_choice, picks_of, translate_choice
 from hremate.partition.intervals import intervals
 from hremate.partition.tree import BlockTree, check_tree
 from hremate.result import Result
@@ -37,14 +37,18 @@ from hremate.solvers.scip import MilpSolver
 
 #: Interface tensors below this share of the base peak are always kept.
 PINNED_SHARE = 1e-4
+#: Trees of up to this many parts get every re-run when memory is tight.
+SMALL_TREE = 8
 #: Solves with a smaller budget after an answer that exceeds it (rounding, pinned tensors).
 TIGHTENINGS = 3
 #: Gap at which a H-ILP is solved, as a share of the base time.
 MILP_GAP = 2e-5
 #: An answer this close to the bound of the cut model is not worth another partition (share of base time).
 CLOSE_ENOUGH = 2e-4
-#: A partition whose answer is this far from the bound is tried again with more ways to save memory.
-FAR_OFF = 3e-3
+#: An answer this far from that bound is worth trying with more ways to save memory.
+FAR_OFF = 1.5e-2
+#: A plan that gains less than this over the ones before ends the trying of further ones.
+WORTHWHILE = 3e-4
 
 
 @dataclass(frozen=True)
@@ -60,11 +64,11 @@ class Params:
     #: Capacities at which the cut ILP of a leaf is solved, per pricing mode.
     grid: int = 24
     #: Width of the beam that looks for options of low peak.
-    width: int = 8
+    width: int = 1
     #: Branch-and-bound nodes of one H-ILP.
     node_limit: int = 2000
     #: Seconds after which one H-ILP hands in the best it has.
-    milp_seconds: float = 20.0
+    milp_seconds: float = 15.0
     #: Branch-and-bound nodes of the cut ILP of the whole graph.
     cut_nodes: int = 300
 
@@ -141,13 +145,19 @@ class _Search:
         """Try one plan after another; raises _Stop when time is up."""
         with self.timed("cut"):
             self.cut = price_memory(self.graph, self.budget, self.params)
+        skip_to_tight = False
         for plan in plans(self.graph, self.params):
-            if self.solved and not plan.tight and self.gap <= CLOSE_ENOUGH:
+            if self.gap <= (FAR_OFF if plan.tight else CLOSE_ENOUGH):
                 break
-            if self.solved and plan.tight and self.gap <= FAR_OFF:
-                break
+            if skip_to_tight and not plan.tight:
+                continue
             self.check_time()
+            before = self.gap
             self.run_plan(plan)
+            if self.solved and before - self.gap < WORTHWHILE:
+                if plan.tight:
+                    break
+                skip_to_tight = True
         if not self.solved:
             self.fall_back()
 
@@ -216,8 +226,11 @@ class _Search:
         for _ in range(1 + TIGHTENINGS):
             self.check_time()
             with self.timed("model"):
-                level = build_level(graph, tree, leaves, menus, room, forward_reruns=plan.tight)
-                model = HierarchicalModel(level.program)
+                level = build_level(graph, tree, leaves, menus, room, reruns=reruns_of(tree, plan))
+                try:
+                    model = HierarchicalModel(level.program)
+                except Unsatisfiable:
+                    return None
                 starts = list(self.starts(level, model, last))
             with self.timed("h-ilp"):
                 try:
@@ -234,7 +247,11 @@ class _Search:
             stats.counts["h-ilp solves"] = stats.counts.get("h-ilp solves", 0) + 1
             stats.counts["h-ilp nodes"] = stats.counts.get("h-ilp nodes", 0) + result.nodes
             stats.counts.update(
-                {"h-ilp binaries": binaries, "h-ilp variables": model.milp.n_vars, "h-ilp rows": model.milp.n_rows}
+                {
+                    "h-ilp binaries": binaries,
+                    "h-ilp variables": model.milp.n_vars,
+                    "h-ilp rows": model.milp.n_rows,
+                }
             )
             if result.x is None:
                 self.tell(f"{len(leaves)} blocks, {binaries} binaries: {result.status.value}")
@@ -276,7 +293,7 @@ class _Search:
         self.run.stats.degraded.append("no schedule from blocks within the budget; used beam search")
         with self.timed("beam"):
             found = beam_search(
-                self.graph, self.budget, width=self.params.width, seed=self.run.seed,
+                self.graph, self.budget, width=8 * self.params.width, seed=self.run.seed,
                 deadline=self.run.deadline,
             )  # fmt: skip
             self.offer(found.smallest if found.order is None else found.order, "beam")
@@ -289,7 +306,12 @@ class _Search:
         new = {
             leaf.signature: leaf for leaf in leaves if (leaf.signature, tight) not in self.frontiers
         }
-        solved = solve_leaves(list(new.values()), self.params, tight, self.run)
+        task = LeafTask(
+            FrontierParams(grid=self.params.grid),
+            low_peak_width=self.params.width if tight else 0,
+            seed=self.run.seed,
+        )
+        solved = solve_leaves(list(new.values()), task, self.run)
         for signature, options in zip(new, solved, strict=True):
             self.frontiers[signature, tight] = options
         return [self.frontiers[leaf.signature, tight] for leaf in leaves]
@@ -359,6 +381,13 @@ def plans(graph: Graph, params: Params) -> list[Plan]:
     return [Plan(count, False) for count in counts] + [Plan(count, True) for count in counts[::-1]]
 
 
+def reruns_of(tree: BlockTree, plan: Plan) -> Reruns:
+    """Which re-runs a plan offers on a tree."""
+    if not plan.tight and any(item.backward for item in tree.items):
+        return Reruns.BACKWARD
+    return Reruns.ALL if len(tree.items) <= SMALL_TREE else Reruns.WANTED
+
+
 def price_memory(graph: Graph, budget: int, params: Params) -> Cut | None:
     """The cut of the whole graph at its peak step: the price of memory and what to run again."""
     peak_step = int(np.argmax(step_memory(graph, np.arange(graph.n_ops))))
@@ -372,7 +401,10 @@ def priced_picks(level: Level) -> list[list[int]]:
     result: list[list[int]] = []
     for exponent in np.arange(-4.0, 6.0, 0.5):
         price = base * 2.0**exponent
-        picks = [min(range(len(options)), key=lambda k: _weight(options[k], price)) for options in level.menus]
+        picks = [
+            min(range(len(options)), key=lambda k, options=options, price=price: _weight(options[k], price))
+            for options in level.menus
+        ]
         if picks not in result:
             result.append(picks)
     return result

@@ -17,8 +17,9 @@ from hremate.solvers.base import Deadline
 from hremate.solvers.beam import beam_search
 from hremate.solvers.exact import solve_staged
 
-#: Leaves up to this many ops are also given to the segment-alive MILP.
-EXACT_OPS = 40
+#: Leaves up to this many ops are also given to the segment-alive MILP, for so many seconds a budget.
+EXACT_OPS = 30
+EXACT_SECONDS = 3.0
 
 
 def leaf_graph(leaf: Leaf, peak: int, save: int) -> Graph:
@@ -83,24 +84,28 @@ def low_peak_options(
     floor = int((leaf.workspace + _inside_bytes(leaf)).max(initial=0))
     peaks = [max(o.forward.peak, o.backward.peak) for o in known]
     saves = sorted({o.saved_bytes for o in known})
-    saves = [saves[k] for k in sorted({0, len(saves) // 4, len(saves) // 2, len(saves) - 1})]
     found = list(known)
-    for save in saves:
+    for save in (saves[k] for k in sorted({0, len(saves) // 4, len(saves) // 2})):
         top = min(p for p, o in zip(peaks, known, strict=True) if o.saved_bytes <= save)
-        for share in (0.75, 0.5, 0.25, 0.1):
+        for share in (0.7, 0.4, 0.1):
             if deadline.expired:
                 return pareto(found)
             peak = int(floor + share * max(0, top - floor))
             graph = leaf_graph(leaf, peak, min(save, peak))
-            found_order = beam_search(graph, peak, width=width, seed=seed, deadline=deadline).order
+            beam = beam_search(graph, peak, width=width, seed=seed, deadline=deadline)
+            order = beam.order
             if graph.n_ops <= EXACT_OPS:
                 exact = solve_staged(
-                    graph, peak, deadline=deadline, seed=seed, node_limit=node_limit, start=found_order
-                )
-                found_order = exact.order if exact.order is not None else found_order
-            if found_order is None:
+                    graph, peak, deadline=deadline.within(EXACT_SECONDS), seed=seed, node_limit=node_limit,
+                    start=order,
+                )  # fmt: skip
+                order = order if exact.order is None else exact.order
+            if order is None:
+                # Nothing fits: the smallest peak reached is the last option for this save budget.
+                if len(beam.smallest):
+                    found.append(make_option(leaf, *split_at_gap(leaf, beam.smallest)))
                 break
-            found.append(make_option(leaf, *split_at_gap(leaf, found_order)))
+            found.append(make_option(leaf, *split_at_gap(leaf, order)))
     return pareto(found)
 
 

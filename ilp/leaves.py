@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import joblib
 
@@ -12,53 +12,64 @@ from hremate.ilp.leaf_graph import low_peak_options
 from hremate.ilp.options import FrontierParams, frontier
 from hremate.solvers.base import Deadline, Run
 
-if TYPE_CHECKING:
-    from hremate.ilp.hierarchical import Params
-
 #: Below this many ops in all leaves together, starting workers costs more than it saves.
 PARALLEL_OPS = 400
-#: Branch-and-bound nodes of the segment-alive MILP of one small leaf.
-EXACT_NODES = 200
 
 
-def solve_leaves(leaves: Sequence[Leaf], params: Params, tight: bool, run: Run) -> list[list[Option]]:
+@dataclass(frozen=True)
+class LeafTask:
+    """How to solve a leaf."""
+
+    frontier: FrontierParams
+    #: Also look for options of low peak, by beam search of this width; 0 for not.
+    low_peak_width: int
+    #: Branch-and-bound nodes of the segment-alive MILP of one small leaf.
+    exact_nodes: int = 200
+    seed: int = 0
+
+
+def solve_leaves(leaves: Sequence[Leaf], task: LeafTask, run: Run) -> list[list[Option]]:
     """The options of each leaf, by joblib with `run.n_jobs` workers, largest leaf first.
 
     The answer does not depend on the number of workers. When the pool breaks (a worker is killed), what is
     missing is solved in this process, and `run.stats.degraded` says so.
-
-    Parameters
-    ----------
-    tight : bool
-        Also look for options of low peak.
     """
-    tasks = [(leaf, params, tight, run.seed, run.deadline.remaining) for leaf in leaves]
+    seconds = run.deadline.remaining
     if run.n_jobs == 1 or len(leaves) < 2 or sum(leaf.n_ops for leaf in leaves) < PARALLEL_OPS:
-        return [solve_leaf(*task) for task in tasks]
+        return [solve_leaf(leaf, task, seconds) for leaf in leaves]
     order = sorted(range(len(leaves)), key=lambda k: (-leaves[k].n_ops, k))
     results: dict[int, list[Option]] = {}
     try:
         # The generator hands results over as they finish, so that those of a broken pool are not lost.
         parallel = joblib.Parallel(n_jobs=run.n_jobs, return_as="generator")
-        for k, options in zip(order, parallel(joblib.delayed(solve_leaf)(*tasks[k]) for k in order), strict=True):
+        handed = parallel(joblib.delayed(solve_leaf)(leaves[k], task, seconds) for k in order)
+        for k, options in zip(order, handed, strict=True):
             results[k] = options
     except Exception as error:  # whatever the user's joblib backend raises when it breaks
         run.stats.degraded.append(f"leaves: the pool broke ({type(error).__name__}); solved in this process")
-    return [results[k] if k in results else solve_leaf(*tasks[k]) for k in range(len(leaves))]
+    return [
+        results[k] if k in results else solve_leaf(leaf, task, run.deadline.remaining)
+        for k, leaf in enumerate(leaves)
+    ]
 
 
-def solve_leaf(leaf: Leaf, params: Params, tight: bool, seed: int, seconds: float) -> list[Option]:
-    """The options of one leaf; the task of a worker.
+def solve_leaf(leaf: Leaf, task: LeafTask, seconds: float) -> list[Option]:
+    """The options of one leaf: what a worker does.
 
     Parameters
     ----------
     seconds : float
-        After which the frontier is handed in as far as it is drawn.
+        After which the frontier is handed in as far as it is drawn; may be infinite.
     """
     deadline = Deadline(seconds if seconds < float("inf") else None)
-    options = frontier(leaf, FrontierParams(grid=params.grid), deadline=deadline)
-    if tight:
+    options = frontier(leaf, task.frontier, deadline=deadline)
+    if task.low_peak_width:
         options = low_peak_options(
-            leaf, options, width=params.width, node_limit=EXACT_NODES, seed=seed, deadline=deadline
+            leaf,
+            options,
+            width=task.low_peak_width,
+            node_limit=task.exact_nodes,
+            seed=task.seed,
+            deadline=deadline,
         )
     return options

@@ -76,6 +76,10 @@ class Program:
 Choice = dict[Slot, int]
 
 
+class Unsatisfiable(Exception):
+    """No choice satisfies a program: some row has no variable and does not hold."""
+
+
 class _Life:
     """Segments of one tensor or phantom: a variable between any two consecutive slots that touch it."""
 
@@ -92,7 +96,13 @@ class _Life:
 
 
 class HierarchicalModel:
-    """The H-ILP of a program as a MILP, with its starts and its answers translated."""
+    """The H-ILP of a program as a MILP, with its starts and its answers translated.
+
+    Raises
+    ------
+    Unsatisfiable
+        What must always be in memory exceeds the budget.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -109,8 +119,9 @@ class HierarchicalModel:
         self.tensors: dict[int, _Life] = {}
         self.phantoms: dict[int, _Life] = {}
         self._add_lives(builder)
-        #: Continuous helpers in the order of creation: ("after", slot) or ("held", slot, action, tensor).
+        #: Bytes alive after each slot, as a share of the budget.
         self.total: dict[Slot, int] = {}
+        #: Whether an action holds a tensor that nobody needs later, by (slot, action, tensor).
         self.held: dict[tuple[Slot, int, int], int] = {}
         self._add_memory(builder)
         self.milp: Milp = builder.build()
@@ -126,7 +137,10 @@ class HierarchicalModel:
                 for q in (action.saves, action.uses):
                     if q >= 0:
                         touching[1].setdefault(q, set()).add(slot)
-        for lives, touched, phantom in ((self.tensors, touching[0], False), (self.phantoms, touching[1], True)):
+        for lives, touched, phantom in (
+            (self.tensors, touching[0], False),
+            (self.phantoms, touching[1], True),
+        ):
             for x in sorted(touched):
                 final = not phantom and bool(self.program.is_output[x])
                 life = _Life(sorted(touched[x]), ALWAYS if final else NEVER)
@@ -160,6 +174,7 @@ class HierarchicalModel:
         phantom_bytes = -(-program.phantom_bytes // self.unit)
         budget = program.budget // self.unit
         self.scale = 1.0 / max(1, budget)
+        self.limit = budget * self.scale
         for slot in self.slots:
             # Everything alive after the slot; each sub-step of an action differs from it in a few terms.
             total = builder.add_var(upper=math.inf)
@@ -192,7 +207,7 @@ class HierarchicalModel:
                 life = self.phantoms[action.saves]
                 nbytes = phantom_bytes[action.saves] * self.scale
                 terms += [(life.before(slot), nbytes), (life.after(slot), -nbytes)]
-            _add_sum(builder, terms, 1.0)
+            _add_sum(builder, terms, self.limit)
 
     def _held(self, builder: MilpBuilder, slot: Slot, k: int, x: int, run: int, after: int) -> int:
         """A variable >= R - after: 1 when the action holds tensor x that nobody needs later."""
@@ -272,7 +287,7 @@ def _add_sum(builder: MilpBuilder, terms: Sequence[tuple[int, float]], upper: fl
     if merged:
         builder.add_row(list(merged), list(merged.values()), -math.inf, upper)
     elif upper < 0:
-        raise ValueError("a row of the H-ILP can never hold")
+        raise Unsatisfiable
 
 
 def _memory_unit(program: Program) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,17 @@ from hremate.ilp.leaf import Leaf, Option, Part, measure
 from hremate.ilp.model import Action, Choice, Program, Slot
 from hremate.ilp.options import fast_forward
 from hremate.partition.tree import BlockTree
+
+
+class Reruns(enum.Enum):
+    """Which re-runs a program offers, beside the first runs."""
+
+    #: In the stages of backward parts, what the stage can use, directly or through other re-runs.
+    BACKWARD = "backward"
+    #: The same in all stages.
+    WANTED = "wanted"
+    #: Every forward part in every later stage, for all its interface tensors: small trees only.
+    ALL = "all"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,13 +46,13 @@ def build_level(
     menus: Sequence[Sequence[Option]],
     budget: int,
     *,
-    forward_reruns: bool,
+    reruns: Reruns,
 ) -> Level:
     """The program of one level.
 
     First runs: a forward part with each distinct set of saved tensors, a backward part with each option.
-    Re-runs, in the stages of backward parts (of all parts if `forward_reruns`): fast-forwards that make
-    the interface tensors that the stage can use, from scratch or from a phantom that is still there.
+    Re-runs, where `reruns` says: fast-forwards that make interface tensors, from scratch or from a phantom
+    that is still there.
 
     Parameters
     ----------
@@ -77,17 +89,18 @@ def build_level(
                     seen.add(key)
                     first.append(_action(leaf, option.forward, saves=q))
         actions[t, t] = first
-        if has_backward and not item.backward and not forward_reruns:
+        if has_backward and not item.backward and reruns is Reruns.BACKWARD:
             continue
-        wanted = {x for action in first for x in action.reads}
-        direct = set(wanted)
+        direct = {x for action in first for x in action.reads}
+        wanted = set(range(graph.n_tensors)) if reruns is Reruns.ALL else set(direct)
         for k in range(t - 1, -1, -1):
             source = tree.items[k]
-            if source.backward or source.block == item.block:
+            if source.backward:
                 continue
             leaf = leaves[source.block]
-            made = [x for x in range(len(leaf.size)) if leaf.forward_made[x] and int(leaf.tensors[x]) in wanted]
-            usable = saving[source.block] if backward_place.get(source.block, -1) > t else {}
+            shown = np.flatnonzero(leaf.forward_made & leaf.interface & ~leaf.pinned).tolist()
+            made = [x for x in shown if int(leaf.tensors[x]) in wanted]
+            usable = saving[source.block] if backward_place.get(source.block, -1) >= t else {}
             again = list(_fast_forwards(leaf, made, direct, usable))
             if again:
                 actions[t, k] = again

@@ -20,9 +20,14 @@ from hremate.simulate import base_peak
 
 #: A block holds 0.4 to 1.7 times the average number of ops with a big output.
 SMALLEST, LARGEST = 0.4, 1.7
+#: How much more a crossing tensor costs that the backward part does not read: what is kept across such a
+#: cut serves the forward part alone.
+FORWARD_ONLY = 2.0
 #: Weight of the squared relative deviation from the average size, against crossing bytes / peak.
 SIZE_WEIGHT = 1e-4
-#: Weight of crossing gradient bytes against bytes read from other blocks' private tensors.
+#: Weights, against bytes that a backward part reads of tensors foreign to its block, of such bytes that
+#: its forward part reads too, and of crossing gradient bytes.
+GUEST = 0.2
 GRADIENT_WEIGHT = 0.05
 #: An output is big when it exceeds this share of the largest one.
 BIG_OUTPUT = 1e-3
@@ -71,15 +76,20 @@ def intervals(graph: Graph, n_blocks: int, *, split: int | None = None) -> Block
 
 
 def _crossing_bytes(graph: Graph, split: int) -> FloatArray:
-    """Bytes made before and read at or after each position, within the forward part, float64[split+1]."""
-    inside = (graph.use_idx < split) & (np.repeat(graph.producer, np.diff(graph.use_ptr)) < split)
-    tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.use_ptr))[inside]
+    """Bytes made before and read at or after each position of the forward part, float64[split + 1].
+
+    Tensors that no op at or after `split` reads weigh `FORWARD_ONLY` times as much.
+    """
+    tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.use_ptr))
+    inside = graph.use_idx < split
     last = np.full(graph.n_tensors, -1, np.int64)
-    np.maximum.at(last, tensor, graph.use_idx[inside])
+    np.maximum.at(last, tensor[inside], graph.use_idx[inside])
+    weight = FORWARD_ONLY * graph.size
+    weight[tensor[~inside]] = graph.size[tensor[~inside]]
     change = np.zeros(split + 2)
     alive = np.flatnonzero(last >= 0)
-    np.add.at(change, graph.producer[alive] + 1, graph.size[alive])
-    np.add.at(change, last[alive] + 1, -graph.size[alive])
+    np.add.at(change, graph.producer[alive] + 1, weight[alive])
+    np.add.at(change, last[alive] + 1, -weight[alive])
     crossing: FloatArray = np.cumsum(change)[: split + 1]
     return crossing
 
@@ -97,24 +107,36 @@ def _forward_cuts(cross: FloatArray, weight: FloatArray, n_blocks: int) -> IntAr
 
 
 def _foreign_reads(graph: Graph, split: int, home: IntArray, n_blocks: int) -> FloatArray:
-    """Bytes that each backward op reads of tensors private to other blocks.
+    """Bytes that each backward op reads of forward tensors that are foreign to a block.
 
-    float64[J, n - split + 1], row k for the block that runs k-th in the backward part, cumulative over
-    positions. Private: read in the forward part by its own block alone.
+    A tensor is at home in the block that makes it, foreign to blocks whose forward part has nothing to do
+    with it, and a little so (`GUEST`) to those whose forward part reads it.
+
+    Returns
+    -------
+    float64[J, n - split + 1]
+        Row k for the block that runs k-th in the backward part; cumulative over positions.
     """
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.use_ptr))
     reader = graph.use_idx
     made_forward = graph.producer[tensor] < split
-    inside = made_forward & (reader < split)
-    shared = np.zeros(graph.n_tensors, np.bool_)
-    elsewhere = home[reader[inside]] != home[graph.producer[tensor[inside]]]
-    shared[tensor[inside][elsewhere]] = True
-    use = np.flatnonzero(made_forward & (reader >= split) & ~shared[tensor])
+    late = np.flatnonzero(made_forward & (reader >= split))
+    early = np.flatnonzero(made_forward & (reader < split))
     cost = np.zeros((n_blocks, graph.n_ops - split + 1))
-    maker_block = home[graph.producer[tensor[use]]]
+    everywhere = np.zeros(graph.n_ops - split + 1)
+    np.add.at(everywhere, reader[late] - split + 1, graph.size[tensor[late]])
+    cost += everywhere
+    # Blocks that know a tensor: its home, and those that read it forward.
+    guests = np.unique(tensor[early] * n_blocks + home[reader[early]])
     for j in range(n_blocks):
-        other = use[maker_block != j]
-        np.add.at(cost[n_blocks - 1 - j], reader[other] - split + 1, graph.size[tensor[other]])
+        discount = np.zeros(graph.n_tensors)
+        discount[guests[guests % n_blocks == j] // n_blocks] = 1.0 - GUEST
+        discount[: graph.out_ptr[split]][home[graph.producer[: graph.out_ptr[split]]] == j] = 1.0
+        np.subtract.at(
+            cost[n_blocks - 1 - j],
+            reader[late] - split + 1,
+            discount[tensor[late]] * graph.size[tensor[late]],
+        )
     cumulative: FloatArray = np.cumsum(cost, axis=1)
     return cumulative
 

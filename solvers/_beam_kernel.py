@@ -32,6 +32,8 @@ DONE, NO_ROOM, LOG_FULL, MORE_WORK = range(4)
 BYTES, NEEDED, PEAK, N_LIVE, N_READY, N_RAN, NODE, HASH, EXTRA, DEBT = range(10)
 # Cells of Scratch.cell.
 STAMP, LOG_SIZE, WORK = range(3)
+#: State.wait of ops that are never ready by themselves; more than the inputs of any op.
+NEVER = 2**30
 #: Ops looked at beyond the shared regeneration cost when a price is set.
 NEIGHBOURS = 64
 #: Eviction candidates kept from one scan of the live tensors.
@@ -39,7 +41,11 @@ CANDIDATES = 8
 
 
 class Net(NamedTuple):
-    """The graph: arrays as in `hremate.graph.Graph`."""
+    """The graph: arrays as in `hremate.graph.Graph`, and one op more at the end.
+
+    The last op, the *end*, takes no time, makes nothing, reads the graph outputs and runs when all
+    others have run: what was evicted of the outputs is made again for it.
+    """
 
     time: FloatArray
     workspace: IntArray
@@ -64,7 +70,8 @@ class State(NamedTuple):
 
     #: 1 once the op has run, int8[width, n].
     ran: npt.NDArray[np.int8]
-    #: Input tensors whose producer has not run, int32[width, n].
+    #: Input tensors whose producer has not run, sources apart, int32[width, n]; never 0 for sources and
+    #: the end, which are in no list of ready ops.
     wait: Int32Array
     #: Needed dead outputs of an op that has run; > 0 when it must run again, int32[width, n].
     missing: Int32Array
@@ -121,8 +128,8 @@ class Scratch(NamedTuple):
 
 
 @kernel
-def init_slot(g, st, s, outputs):  # type: ignore[no-untyped-def]
-    """Set slot `s` to the empty schedule; `outputs` are the graph outputs."""
+def init_slot(g, st, s):  # type: ignore[no-untyped-def]
+    """Set slot `s` to the empty schedule."""
     n, m = len(g.time), len(g.size)
     st.ran[s] = 0
     st.missing[s] = 0
@@ -132,13 +139,14 @@ def init_slot(g, st, s, outputs):  # type: ignore[no-untyped-def]
     st.price[s] = 0.0
     for x in range(m):
         st.need[s, x] = g.use_ptr[x + 1] - g.use_ptr[x]
-    for x in outputs:
-        st.need[s, x] += 1
     for i in range(n):
+        if i == n - 1 or is_source(g, i):
+            st.wait[s, i] = NEVER
+            continue
         st.wait[s, i] = 0
         for a in range(g.in_ptr[i], g.in_ptr[i + 1]):
             st.wait[s, i] += not is_source(g, g.producer[g.in_idx[a]])
-        if st.wait[s, i] == 0 and not is_source(g, i):
+        if st.wait[s, i] == 0:
             _add(st.ready, st.ready_at, s, i, st.tally[s, N_READY])
             st.tally[s, N_READY] += 1
 
@@ -265,7 +273,7 @@ def _first_run(g, st, s, i, zobrist):  # type: ignore[no-untyped-def]
     st.ran[s, i] = 1
     st.tally[s, HASH] ^= zobrist[i]
     st.tally[s, N_RAN] += 1
-    if is_source(g, i):
+    if st.wait[s, i] > 0:
         return
     _take(st.ready, st.ready_at, s, i, st.tally[s, N_READY])
     st.tally[s, N_READY] -= 1
@@ -304,7 +312,7 @@ def _undo_first_run(g, st, s, i, zobrist, position, stack):  # type: ignore[no-u
     st.ran[s, i] = 0
     st.tally[s, HASH] ^= zobrist[i]
     st.tally[s, N_RAN] -= 1
-    if is_source(g, i):
+    if st.wait[s, i] > 0:
         return
     for x in range(g.out_ptr[i + 1] - 1, g.out_ptr[i] - 1, -1):
         for a in range(g.use_ptr[x + 1] - 1, g.use_ptr[x] - 1, -1):
@@ -492,6 +500,17 @@ def _reads(g, op, x):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _dying(g, st, s, r, pin):  # type: ignore[no-untyped-def]
+    """Bytes of the inputs of op `r` that nobody but `r` needs or waits for."""
+    total = 0
+    for a in range(g.in_ptr[r], g.in_ptr[r + 1]):
+        z = g.in_idx[a]
+        if st.need[s, z] == 1 and pin[z] == 1 and st.live_at[s, z] >= 0:
+            total += g.size[z]
+    return total
+
+
+@kernel
 def _execute(g, st, s, r, budget, now, pol, scr):  # type: ignore[no-untyped-def]
     """Run op `r`, whose inputs are live and pinned, making room first; False when there is none."""
     again = st.ran[s, r] == 1
@@ -503,13 +522,11 @@ def _execute(g, st, s, r, budget, now, pol, scr):  # type: ignore[no-untyped-def
         if not _make_room(g, st, s, budget - g.workspace[r], 0, -1, now, pol, scr):
             return False
         before = st.tally[s, BYTES] + g.workspace[r]
-        dying = 0
-        for a in range(g.in_ptr[r], g.in_ptr[r + 1]):
-            z = g.in_idx[a]
-            if st.need[s, z] == 1 and scr.pin[z] == 1:
-                dying += g.size[z]
-        if not _make_room(g, st, s, budget - made, dying, r, now, pol, scr):
-            return False
+        dying = _dying(g, st, s, r, scr.pin)
+        while st.tally[s, BYTES] - dying + made > budget:
+            if not _make_room(g, st, s, budget - made, dying, r, now, pol, scr):
+                return False
+            dying = _dying(g, st, s, r, scr.pin)  # an eviction may have made an input needed again
         here = max(before, st.tally[s, BYTES] - dying + made)
     else:
         if not _make_room(g, st, s, budget - made - g.workspace[r], 0, -1, now, pol, scr):
@@ -735,6 +752,13 @@ def _less(a, b):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _copy(front, a, b):  # type: ignore[no-untyped-def]
+    """Copy candidate `a` to place `b`."""
+    front.node[b], front.op[b], front.hash[b] = front.node[a], front.op[a], front.hash[a]
+    front.rank[b] = front.rank[a]
+
+
+@kernel
 def _offer(front, held, node, op, after_hash, rank):  # type: ignore[no-untyped-def]
     """Insert a candidate among the `held` best, one per set of ops run; return their new number."""
     size = len(front.op)
@@ -743,8 +767,7 @@ def _offer(front, held, node, op, after_hash, rank):  # type: ignore[no-untyped-
             if not _less(rank, front.rank[k]):
                 return held
             for q in range(k, held - 1):
-                front.node[q], front.op[q], front.hash[q] = front.node[q + 1], front.op[q + 1], front.hash[q + 1]
-                front.rank[q] = front.rank[q + 1]
+                _copy(front, q + 1, q)
             held -= 1
             break
     if held == size:
@@ -753,8 +776,7 @@ def _offer(front, held, node, op, after_hash, rank):  # type: ignore[no-untyped-
         held -= 1
     k = held
     while k > 0 and _less(rank, front.rank[k - 1]):
-        front.node[k], front.op[k], front.hash[k] = front.node[k - 1], front.op[k - 1], front.hash[k - 1]
-        front.rank[k] = front.rank[k - 1]
+        _copy(front, k - 1, k)
         k -= 1
     front.node[k], front.op[k], front.hash[k] = node, op, after_hash
     front.rank[k] = rank
@@ -812,15 +834,22 @@ def advance(g, st, budget, floor, pol, scr, tree, front, max_runs, max_work):  #
             if not front.active[s]:
                 continue
             first = scr.cell[LOG_SIZE]
-            if _run_dominant(g, st, s, budget, floor, pol, scr, max_runs) == LOG_FULL:
+            outcome = _run_dominant(g, st, s, budget, floor, pol, scr, max_runs)
+            if outcome == DONE and st.tally[s, N_READY] == 0:  # only sources that it reads are left
+                outcome = step(g, st, s, n - 1, budget, pol, scr, max_runs)
+            if outcome == LOG_FULL:
                 return LOG_FULL
+            if outcome == NO_ROOM:
+                front.active[s] = False
             if scr.cell[LOG_SIZE] > first:
                 _new_node(st, s, tree, first, scr)
             if st.tally[s, N_RAN] == n:
                 front.active[s] = False
-                ticks, peak = st.tally[s, EXTRA], st.tally[s, PEAK]
-                if front.best[0] < 0 or ticks < front.best[1] or (ticks == front.best[1] and peak < front.best[2]):
-                    front.best[0], front.best[1], front.best[2] = st.tally[s, NODE], ticks, peak
+                done = np.array([st.tally[s, EXTRA], st.tally[s, PEAK]])
+                if front.best[0] < 0 or _less(done, front.best[1:]):
+                    front.best[0] = st.tally[s, NODE]
+                    front.best[1:] = done
+            if not front.active[s]:
                 continue
             for k in range(st.tally[s, N_READY]):
                 i = st.ready[s, k]
@@ -875,7 +904,7 @@ def _slot_for(st, front, used, k, held):  # type: ignore[no-untyped-def]
 
 @kernel
 def spell(node, tree, scr, out):  # type: ignore[no-untyped-def]
-    """Write the ops executed on the way to `node` into `out` and return their number."""
+    """Write the ops executed on the way to `node`, the end last, into `out`; return their number."""
     top = 0
     while tree.depth[node] > 0:
         tree.path[top] = node
@@ -893,8 +922,8 @@ def spell(node, tree, scr, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def post_order(g, outputs):  # type: ignore[no-untyped-def]
-    """Depth-first post-order from the graph outputs, then from the other ops without readers, int64[n].
+def post_order(g):  # type: ignore[no-untyped-def]
+    """Depth-first post-order of all ops, int64[n]: first what leads to the end, the end, then the rest.
 
     The inputs of an op come largest first, so that small results are held while large ones are made.
     """
@@ -903,16 +932,8 @@ def post_order(g, outputs):  # type: ignore[no-untyped-def]
     placed = np.zeros(n, np.bool_)
     stack = np.empty(n + 1, np.int64)
     length = 0
-    roots = np.empty(n, np.int64)
-    n_roots = 0
-    for x in outputs:
-        if n_roots == 0 or roots[n_roots - 1] != g.producer[x]:
-            roots[n_roots] = g.producer[x]
-            n_roots += 1
-    n_first = n_roots
-    for i in range(n + n_first):
-        root = roots[i] if i < n_first else i - n_first
-        if placed[root] or (i >= n_first and g.use_ptr[g.out_ptr[root]] < g.use_ptr[g.out_ptr[root + 1]]):
+    for root in range(n - 1, -1, -1):
+        if placed[root] or (root < n - 1 and g.use_ptr[g.out_ptr[root]] < g.use_ptr[g.out_ptr[root + 1]]):
             continue
         stack[0] = root
         top = 1

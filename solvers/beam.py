@@ -41,10 +41,12 @@ _NOISE = 0.25
 _CHUNK = 3_000_000
 #: Units of work for each unit of width.
 _WORK_PER_WIDTH = 40_000_000
+#: Charge on a recomputation in prices, in mean op times, so that free ones are not made at will.
+_TOLL = 1e-3
 #: A step gives up after this many executions for each op of the graph.
 _RUNS_PER_OP = 8
-#: Factor between widths while nothing fits, as long as width * ops stays below this.
-_WIDEN = 4
+#: When nothing fits, the width is multiplied once by this, up to this many (states times ops).
+_WIDEN = 8
 _WIDE_STATES = 20_000
 #: A budget that no schedule exceeds (`Graph` keeps all sums below it).
 _NO_LIMIT = 2**62
@@ -70,40 +72,28 @@ class Searcher:
     """The arrays of one search on one graph, reused from pass to pass."""
 
     def __init__(self, graph: Graph, width: int, seed: int, deadline: Deadline) -> None:
-        n, m = graph.n_ops, graph.n_tensors
+        n, m = graph.n_ops + 1, graph.n_tensors
         self.graph = graph
         self.width = width
         self.deadline = deadline
         self.work = 0
-        # Ticks fine enough to tell times apart, coarse enough that a long schedule fits int64.
-        total = graph.total_time
-        ticks = np.rint(graph.time * (2.0**44 / total if total > 0 else 0.0)).astype(np.int64)
-        self.net = _k.Net(
-            graph.time,
-            graph.workspace,
-            graph.once,
-            graph.size,
-            graph.producer,
-            graph.out_ptr,
-            graph.in_ptr,
-            graph.in_idx,
-            graph.use_ptr,
-            graph.use_idx,
-            graph.out_bytes,
-            graph.memory_model == "reuse",
-            ticks,
-            1e-3 * total / n,
-        )
+        self.net = _net(graph)
 
         def ints(*shape: int) -> _k.Int32Array:
             return np.zeros(shape, np.int32)
 
         self.state = _k.State(
-            np.zeros((width, n), np.int8),
-            *(ints(width, n) for _ in range(5)),
-            *(ints(width, m) for _ in range(3)),
-            np.zeros((width, 10), np.int64),
-            np.zeros(width),
+            ran=np.zeros((width, n), np.int8),
+            wait=ints(width, n),
+            missing=ints(width, n),
+            due=ints(width, n),
+            ready=ints(width, n),
+            ready_at=ints(width, n),
+            need=ints(width, m),
+            live=ints(width, m),
+            live_at=ints(width, m),
+            tally=np.zeros((width, 10), np.int64),
+            price=np.zeros(width),
         )
         rng = np.random.default_rng(seed)
         self.scratch = _k.Scratch(
@@ -128,7 +118,8 @@ class Searcher:
     def follow(self, order: IntArray, budget: int, policy: _k.Policy) -> IntArray | None:
         """The schedule of a pass along `order` (each op once, topological), or None without room."""
         self.scratch.cell[_k.LOG_SIZE] = 0
-        _k.init_slot(self.net, self.state, 0, self.graph.outputs)
+        _k.init_slot(self.net, self.state, 0)
+        order = np.append(order, self.graph.n_ops)
         at, outcome = 0, _k.MORE_WORK
         while outcome in (_k.MORE_WORK, _k.LOG_FULL):
             if outcome == _k.LOG_FULL:
@@ -141,14 +132,14 @@ class Searcher:
         if outcome != _k.DONE:
             return None
         log = self.scratch.log[: self.scratch.cell[_k.LOG_SIZE]]
-        return (log[(log & 3) == _k.EXEC] >> 2).astype(np.int64)
+        return (log[(log & 3) == _k.EXEC] >> 2).astype(np.int64)[:-1]
 
     def beam(self, budget: int, policy: _k.Policy, floor: int = 0) -> IntArray | None:
         """The best schedule of a beam over first runs, or None when every state ran out of room.
 
         Peaks of at most `floor` bytes are equally good.
         """
-        n, width = self.graph.n_ops, self.width
+        n, width = self.graph.n_ops + 1, self.width
         nodes = 2 * width * (n + 2)
         tree = _k.Tree(
             np.zeros(nodes, np.int32), np.zeros(nodes, np.int32), np.zeros(nodes, np.int64),
@@ -166,7 +157,7 @@ class Searcher:
                 if tree.size[0]:
                     self._grow_log()
                 for s in range(width):
-                    _k.init_slot(self.net, self.state, s, self.graph.outputs)
+                    _k.init_slot(self.net, self.state, s)
                 self.scratch.cell[_k.LOG_SIZE] = 0
                 front.active[:] = False
                 front.active[0] = True
@@ -180,7 +171,7 @@ class Searcher:
         if front.best[0] < 0:
             return None
         order = np.empty(int(self.scratch.cell[_k.LOG_SIZE]), np.int64)
-        return order[: _k.spell(front.best[0], tree, self.scratch, order)].copy()
+        return order[: _k.spell(front.best[0], tree, self.scratch, order) - 1].copy()
 
     def _urgency(self) -> IntArray:
         """Longest path from the start of each op to the end of the graph, ticks."""
@@ -190,6 +181,30 @@ class Searcher:
             if ptr[i] < ptr[i + 1]:
                 longest[i] += longest[idx[ptr[i] : ptr[i + 1]]].max()
         return longest
+
+
+def _net(graph: Graph) -> _k.Net:
+    """The graph as the kernels take it, with the end as op n."""
+    n = graph.n_ops
+    # Ticks fine enough to tell times apart, coarse enough that a long schedule fits int64.
+    scale = 2.0**44 / graph.total_time if graph.total_time > 0 else 0.0
+    time = np.append(graph.time, 0.0)
+    return _k.Net(
+        time,
+        np.append(graph.workspace, 0),
+        np.append(graph.once, False),
+        graph.size,
+        graph.producer,
+        np.append(graph.out_ptr, graph.n_tensors),
+        np.append(graph.in_ptr, len(graph.in_idx) + len(graph.outputs)),
+        np.append(graph.in_idx, graph.outputs),
+        graph.use_ptr + np.concatenate([[0], np.cumsum(graph.is_output)]),
+        np.insert(graph.use_idx, graph.use_ptr[graph.outputs + 1], n),
+        np.append(graph.out_bytes, 0),
+        graph.memory_model == "reuse",
+        np.rint(time * scale).astype(np.int64),
+        _TOLL * graph.total_time / n,
+    )
 
 
 @dataclass
@@ -228,7 +243,7 @@ def beam_search(
     In turn: the given order and a depth-first post-order as they are; a beam with recomputation; passes
     along these orders and that of a beam without recomputation, under several eviction prices, then
     under randomly disturbed ones; a beam under the prices that did best. When nothing fits, the same
-    with larger widths; at last the smallest budget that can be met is searched for by bisection.
+    with a larger width; at last the smallest budget that can be met is searched for by bisection.
     Repeatable for a seed unless the deadline strikes; Ctrl-C ends the search and keeps what was found.
 
     Returns
@@ -239,19 +254,31 @@ def beam_search(
     found = Found(graph, budget)
     deadline = deadline or Deadline()
     try:
-        while True:
-            searcher = Searcher(graph, width, seed, deadline)
-            seeds = _search(searcher, found, seed)
-            width *= _WIDEN
-            if found.order is not None or width * graph.n_ops > _WIDE_STATES:
-                break
+        searcher = Searcher(graph, width, seed, deadline)
+        seeds = _search(searcher, found, seed)
+        if found.order is None and _working_set(graph) <= budget:
+            wide = min(width * _WIDEN, _WIDE_STATES // graph.n_ops)
+            if wide > width:
+                searcher = Searcher(graph, wide, seed, deadline)
+                seeds = _search(searcher, found, seed)
         if found.order is None:
             _shrink(searcher, found, seeds)
     except _OutOfTime:
         found.timed_out = True
     except KeyboardInterrupt:
         found.interrupted = True
+    if not len(found.smallest):
+        found.add(np.arange(graph.n_ops))
     return found
+
+
+def _working_set(graph: Graph) -> int:
+    """Bytes that some op needs by itself."""
+    read = np.add.reduceat(np.append(graph.size[graph.in_idx], 0), graph.in_ptr[:-1])
+    read[graph.in_ptr[:-1] == graph.in_ptr[1:]] = 0
+    if graph.memory_model == "reuse":
+        return int(np.maximum(read + graph.workspace, graph.out_bytes).max())
+    return int((read + graph.workspace + graph.out_bytes).max())
 
 
 def _search(searcher: Searcher, found: Found, seed: int) -> list[IntArray]:
@@ -265,7 +292,8 @@ def _search(searcher: Searcher, found: Found, seed: int) -> list[IntArray]:
         return found.time <= graph.total_time
 
     given = np.arange(graph.n_ops)
-    depth_first = _k.post_order(searcher.net, graph.outputs)
+    depth_first = _k.post_order(searcher.net)
+    depth_first = depth_first[depth_first < graph.n_ops]
     seeds = [given, depth_first]
     if done(given) or done(depth_first) or done(searcher.beam(budget, _policy(graph, given), budget)):
         return seeds
@@ -309,6 +337,8 @@ def greedy_search(graph: Graph, budget: int, *, deadline: Deadline | None = None
         found.timed_out = True
     except KeyboardInterrupt:
         found.interrupted = True
+    if not len(found.smallest):
+        found.add(np.arange(graph.n_ops))
     return found
 
 
@@ -318,7 +348,7 @@ def _policy(
     prices: tuple[float, float, bool] = (0.25, 0.3, False),
     bias: np.ndarray | None = None,
 ) -> _k.Policy:
-    position = np.empty(graph.n_ops, np.int32)
+    position = np.full(graph.n_ops + 1, graph.n_ops, np.int32)
     position[order] = np.arange(graph.n_ops)
     return _k.Policy(*prices, np.ones(graph.n_tensors) if bias is None else bias, position)
 

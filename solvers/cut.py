@@ -152,7 +152,8 @@ def moment_problem(graph: Graph, step: int) -> tuple[CutProblem, int]:
         in_ptr=in_ptr,
         in_idx=idx[keep],
     )
-    made_here = int(graph.out_bytes[step] + graph.workspace[step])
-    if graph.memory_model == "reuse":
-        made_here = max(int(graph.workspace[step]), int(graph.out_bytes[step]))
-    return problem, int(graph.size[inputs].sum()) + made_here
+    read = int(graph.size[inputs].sum())
+    made, workspace = int(graph.out_bytes[step]), int(graph.workspace[step])
+    # Under `reuse` inputs that die at the step make room for its outputs; any of them may.
+    reuse = graph.memory_model == "reuse"
+    return problem, max(read + workspace, made) if reuse else read + made + workspace

@@ -6,6 +6,8 @@ Its optimum, and its proof that there is none, hold for schedules staged along t
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,13 +18,17 @@ from hremate.errors import MethodError
 from hremate.graph import FloatArray, Graph, IntArray
 from hremate.result import Result, Status
 from hremate.schedule import Schedule
-from hremate.simulate import base_peak, simulate, step_memory
+from hremate.simulate import base_peak, simulate
 from hremate.solvers.base import Deadline, Run, finish
-from hremate.solvers.scip import MilpSolver, MilpStatus
+from hremate.solvers.scip import FEASTOL, MilpSolver, MilpStatus
 from hremate.solvers.segments import StagedModel, build_staged_model
 
+#: This heuristic has spent ten seconds in LPs of these programs without finding anything.
+_SETTINGS = {"heuristics/farkasdiving/freq": -1}
 #: Solves with a tightened budget before a solution that exceeds the budget is given up.
 _TIGHTENINGS = 3
+#: How many thresholds `threshold_orders` tries.
+_THRESHOLDS = 16
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,7 @@ def solve_staged(
         As in `MilpSolver`.
     start : int64[L], optional
         A schedule to start from; of use when its first runs follow the given order and it fits the budget.
+        Cheap schedules are tried in any case.
     on_improved : callable, optional
         Called from SCIP's thread with each improved order within the budget.
 
@@ -89,12 +96,11 @@ def solve_staged(
     model = build_staged_model(graph, budget)
     best = _Incumbent(graph, budget, model, on_improved)
     starts = []
-    if start is not None:
-        solution = model.solution_of(start.tolist())
-        if solution is not None:
-            starts.append(solution)
-            best.offer(solution)
-    solver = MilpSolver(model.milp, seed=seed, name=f"exact on {graph.name!r}")
+    for order in [*threshold_orders(graph), *([] if start is None else [start])]:
+        solution = model.solution_of(order.tolist())
+        if solution is not None and best.offer(solution) <= 0:
+            starts = [solution]
+    solver = MilpSolver(model.milp, seed=seed, name=f"exact on {graph.name!r}", settings=_SETTINGS)
 
     limit, bound, proved, nodes, interrupted = budget, graph.total_time, False, 0, False
     status = MilpStatus.NO_SOLUTION
@@ -103,7 +109,7 @@ def solve_staged(
             deadline=deadline,
             node_limit=node_limit,
             starts=starts,
-            on_incumbent=lambda x, _: best.offer(x),
+            on_incumbent=best.note,
         )
         nodes += result.nodes
         interrupted = result.interrupted
@@ -119,7 +125,8 @@ def solve_staged(
             break
         if interrupted or deadline.expired:
             break
-        limit -= excess
+        # SCIP does not see an excess below its tolerance: from the second time on, stay clear of it.
+        limit = min(limit - excess, budget - math.ceil(2 * attempt * FEASTOL * budget))
         for q, row in enumerate(model.memory_rows):
             solver.set_row(row, -np.inf, model.memory_limit(q, limit))
 
@@ -136,12 +143,15 @@ def solve_staged(
 
 
 def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
-    """Solve `graph` along the given order, from the warm start where it is staged along that order."""
+    """Solve `graph` along the given order, from the warm start where it is staged along that order.
+
+    `run.progress` and `run.callback` are called from SCIP's thread.
+    """
 
     def improved(order: IntArray) -> None:
         schedule = Schedule(order)
         simulation = simulate(graph, schedule)
-        run.progress(f"exact: {simulation.time / graph.total_time - 1:.3%} overhead")
+        run.progress(f"exact: time {simulation.time:.6g}, without recomputation {graph.total_time:.6g}")
         if run.callback is not None:
             run.callback(schedule, simulation.peak, simulation.time)
 
@@ -155,7 +165,8 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
         on_improved=improved,
     )
     run.stats.interrupted |= answer.interrupted
-    run.stats.timed_out |= run.deadline.expired
+    if answer.status not in (MilpStatus.OPTIMAL, MilpStatus.INFEASIBLE):
+        run.stats.timed_out |= run.deadline.expired
     run.stats.counts.update(
         milp_variables=answer.n_vars, milp_rows=answer.n_rows, milp_nodes=answer.nodes
     )
@@ -180,12 +191,46 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
         reason = f"no schedule staged along the given order fits {format_bytes(budget)}; others may"
     else:
         reason = "no schedule within the budget was found in the time given"
-    if run.warm_start is not None:
+    order = np.arange(graph.n_ops)
+    if run.warm_start is not None and simulate(graph, run.warm_start).peak < base_peak(graph):
         order = run.warm_start.order
-    fallback = np.arange(graph.n_ops)
-    if order is None or step_memory(graph, order).max() >= base_peak(graph):
-        order = fallback
     return finish(graph, budget, run, "exact", order, order_lower_bound=bound, reason=reason)
+
+
+def threshold_orders(graph: Graph) -> list[IntArray]:
+    """Cheap staged schedules, from keeping everything to keeping little.
+
+    From one stage to the next a tensor is kept while its bytes times the stages until its next first use
+    stay within a threshold; what is missing is computed again just in time.
+    """
+    n = graph.n_ops
+    users = [graph.users_of(x).tolist() for x in range(graph.n_tensors)]
+    inputs = [graph.inputs_of(i).tolist() for i in range(n)]
+    producer, size = graph.producer.tolist(), graph.size.tolist()
+    pinned = (graph.is_output | graph.once[graph.producer]).tolist()
+    longest = [size[x] * (users[x][-1] - producer[x]) for x in range(graph.n_tensors) if users[x]]
+    levels = np.quantile(longest or [0], np.linspace(0.0, 1.0, _THRESHOLDS))
+    orders = []
+    for threshold in np.unique(levels)[::-1]:
+        order: list[int] = []
+        kept: set[int] = set()
+        for t in range(n):
+            stage = {t}
+            missing = [x for x in inputs[t] if x not in kept]
+            while missing:
+                i = producer[missing.pop()]
+                if i not in stage:
+                    stage.add(i)
+                    missing += [x for x in inputs[i] if x not in kept]
+            order += sorted(stage)
+            kept.update(x for i in stage for x in graph.outputs_of(i))
+            for x in sorted(kept):
+                following = bisect.bisect_right(users[x], t)
+                wait = users[x][following] - t if following < len(users[x]) else None
+                if not pinned[x] and (wait is None or size[x] * wait > threshold):
+                    kept.remove(x)
+        orders.append(np.array(order, np.int64))
+    return orders
 
 
 class _Incumbent:
@@ -204,6 +249,9 @@ class _Incumbent:
         self._on_improved = on_improved
         self.order: IntArray | None = None
         self.time = float("inf")
+
+    def note(self, x: FloatArray, _: float) -> None:
+        self.offer(x)
 
     def offer(self, x: FloatArray) -> int:
         """Consider a solution; return by how many bytes it exceeds the budget."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 from hremate.graph import Graph
 from hremate.result import Result
 from hremate.solvers.base import Run, finish

@@ -39,7 +39,38 @@ METHODS: dict[str, Method] = {
             "any graph",
             "Gusak et al., ICML 2025 (HiRemate)",
         ),
-        Method("none", "hremate.solvers.none", "the given order, nothing recomputed", False, "any graph", "-"),
+        Method(
+            "exact",
+            "hremate.solvers.exact",
+            "the segment-alive MILP in SCIP: best schedule staged along the given order",
+            True,
+            "up to about 70 ops, fewer at tight budgets",
+            "after Checkmate (Jain et al., MLSys 2020), with segments instead of frees",
+        ),
+        Method(
+            "beam",
+            "hremate.solvers.beam",
+            "beam search with recomputation",
+            False,
+            "any graph",
+            "-",
+        ),
+        Method(
+            "greedy",
+            "hremate.solvers.greedy",
+            "a beam of width 1 without seeds",
+            False,
+            "any graph",
+            "-",
+        ),
+        Method(
+            "none",
+            "hremate.solvers.none",
+            "the given order, nothing recomputed: what autodiff does",
+            False,
+            "any graph",
+            "-",
+        ),
     )
 }
 

@@ -14,7 +14,7 @@ import numpy as np
 from hremate.graph import Graph, IntArray
 from hremate.schedule import Schedule
 from hremate.simulate import simulate, step_memory
-from hremate.solvers._repair_kernel import Net, build, drop_useless, keep, late_keys, savings
+from hremate.solvers._repair_kernel import Net, Runs, build, drop_useless, keep, late_keys, savings
 
 
 def repair(graph: Graph, order: Schedule | Iterable[int], budget: int) -> IntArray:
@@ -55,7 +55,7 @@ def repair(graph: Graph, order: Schedule | Iterable[int], budget: int) -> IntArr
     )
     current = schedule.order
     while len(current) > graph.n_ops:
-        kept = _keep(net, graph, current, limit)
+        kept = _keep(net, current, limit)
         late = _run_late(net, graph, kept, limit)
         if len(late) == len(current) and late is kept:
             return kept
@@ -63,14 +63,15 @@ def repair(graph: Graph, order: Schedule | Iterable[int], budget: int) -> IntArr
     return current
 
 
-def _build(net: Net, order: IntArray):  # type: ignore[no-untyped-def]
+def _build(net: Net, order: IntArray) -> Runs:
     cells = len(order) * (2 if net.reuse else 1) + 2
     reads = int(np.diff(net.in_ptr)[order].sum())
     copies = int(np.diff(net.out_ptr)[order].sum())
-    return build(net, order, reads, copies, 1 << (cells - 1).bit_length())
+    runs: Runs = build(net, order, reads, copies, 1 << (cells - 1).bit_length())
+    return runs
 
 
-def _keep(net: Net, graph: Graph, order: IntArray, limit: int) -> IntArray:
+def _keep(net: Net, order: IntArray, limit: int) -> IntArray:
     """Steps 1 and 2, until no more execution can be removed."""
     runs = _build(net, order)
     drop_useless(net, runs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,15 +23,17 @@ from hremate.graph import FloatArray
 from hremate.solvers.base import Deadline
 from hremate.solvers.milp import Milp, MilpBuilder
 
-__all__ = ["Milp", "MilpBuilder", "MilpResult", "MilpSolver", "MilpStatus", "solve_milp"]
+__all__ = ["FEASTOL", "Milp", "MilpBuilder", "MilpResult", "MilpSolver", "MilpStatus", "solve_milp"]
 
-#: SCIP calls a value integral, and two objectives equal, within this (`numerics/feastol`).
-_FEASTOL = 1e-6
+#: SCIP misses rows and integrality by up to this, relative to the larger of 1 and the side of the row.
+FEASTOL = 1e-6
 #: Seconds between two requests to stop: the first may come before SCIP listens.
 _STOP_INTERVAL = 0.02
 #: Longest uninterrupted wait, seconds: a signal that another thread caught is noticed after it.
 _WAIT_INTERVAL = 0.2
 _SEED_RANGE = 2**31
+#: SCIP's "no time limit", seconds.
+_LONGEST = 1e20
 
 
 class MilpStatus(enum.Enum):
@@ -77,6 +79,8 @@ class MilpSolver:
         Seed of SCIP's tie breaking; equal seeds and node limits give equal answers.
     name : str
         Names the program in error messages.
+    settings : mapping, optional
+        SCIP parameters by name, where the program needs other values than SCIP's own.
 
     Raises
     ------
@@ -84,7 +88,14 @@ class MilpSolver:
         From every method, when SCIP fails.
     """
 
-    def __init__(self, milp: Milp, *, seed: int = 0, name: str = "") -> None:
+    def __init__(
+        self,
+        milp: Milp,
+        *,
+        seed: int = 0,
+        name: str = "",
+        settings: Mapping[str, bool | int | float | str] | None = None,
+    ) -> None:
         self.name = name or "MILP"
         self._milp = milp
         self._cost = milp.cost.copy()
@@ -94,6 +105,8 @@ class MilpSolver:
         self._dirty = False
         try:
             self._model, self._vars, self._rows = _load(milp, seed % _SEED_RANGE)
+            for key, value in (settings or {}).items():
+                self._model.setParam(key, value)
         except Exception as error:
             raise SolverError(f"{self.name}: SCIP refused the model: {error}") from error
 
@@ -162,6 +175,8 @@ class MilpSolver:
             model.setParam("limits/nodes", -1 if node_limit is None else node_limit)
             model.setParam("limits/absgap", gap_abs)
             model.setParam("limits/gap", gap_rel)
+            # Only so that the LP solver, deaf to interrupts within one LP, stops by itself.
+            model.setParam("limits/time", min(deadline.remaining, _LONGEST))
             for x in good:
                 self._offer(x)
             if on_incumbent is not None and self._watch is None:
@@ -175,7 +190,7 @@ class MilpSolver:
                 raise self._watch.error
             found = self._read(model.getBestSol()) if model.getNSols() else None
             status, bound, nodes = model.getStatus(), model.getDualbound(), model.getNTotalNodes()
-        except (SolverError, KeyboardInterrupt):
+        except SolverError:
             raise
         except Exception as error:
             if self._watch is not None and error is self._watch.error:
@@ -230,14 +245,14 @@ class MilpSolver:
         proved = status in ("optimal", "gaplimit")
         if good and current.objective(good[0]) < best:
             # SCIP ends above a start only within its tolerance, unless it was stopped before it looked.
-            x, margin = good[0], _FEASTOL * max(1.0, abs(best))
-            proved = proved and current.objective(x) >= best - margin
-            best = current.objective(x)
+            lost = best - current.objective(good[0])
+            proved = proved and lost <= FEASTOL * max(1.0, abs(best))
+            x, best = good[0], current.objective(good[0])
             if status == "infeasible":
                 dual = -np.inf
         bound = dual if abs(dual) < infinity else float(np.sign(dual)) * np.inf
         if np.isfinite(bound):
-            bound -= _FEASTOL * max(1.0, abs(bound))
+            bound -= FEASTOL * max(1.0, abs(bound))
         if x is not None:
             bound = min(bound, best)
             outcome = MilpStatus.OPTIMAL if proved else MilpStatus.FEASIBLE
@@ -247,9 +262,16 @@ class MilpSolver:
         return MilpResult(outcome, x, best, bound, nodes, time.monotonic() - start_time, interrupted)
 
 
-def solve_milp(milp: Milp, *, seed: int = 0, name: str = "", **options: Any) -> MilpResult:
+def solve_milp(
+    milp: Milp,
+    *,
+    seed: int = 0,
+    name: str = "",
+    settings: Mapping[str, bool | int | float | str] | None = None,
+    **options: Any,
+) -> MilpResult:
     """Solve `milp` once; `options` are those of `MilpSolver.solve`."""
-    return MilpSolver(milp, seed=seed, name=name).solve(**options)
+    return MilpSolver(milp, seed=seed, name=name, settings=settings).solve(**options)
 
 
 class _IncumbentEvent(pyscipopt.Eventhdlr):
@@ -351,6 +373,6 @@ def _rounded(milp: Milp, x: FloatArray, name: str = "start") -> FloatArray:
     y = np.where(milp.integer, np.rint(x), x)
     y = np.clip(y, milp.lower, milp.upper)
     fractional = milp.integer & (y != np.rint(y))
-    if fractional.any() or (np.abs(y - x) > 2 * _FEASTOL * np.maximum(1.0, np.abs(x))).any():
+    if fractional.any() or (np.abs(y - x) > 2 * FEASTOL * np.maximum(1.0, np.abs(x))).any():
         raise SolverError(f"{name}: a solution is not integral or leaves its bounds")
     return y + 0.0  # no negative zeros

@@ -2,8 +2,9 @@
 
 Stage t runs op t for the first time; before it, in the same stage, each earlier op i may run once more, at
 slot (t, i), by increasing index. Within a stage a tensor is alive on *segments* between the slots of its
-producer and its users, so that its memory at every slot is a plain sum. Once the runs are fixed, the least
-segments are 0 or 1 by themselves: only the runs are integer variables, and there is no big-M.
+producer and its users, so that the memory at every slot is a plain sum. Once the runs are fixed, the least
+segments are 0 or 1 by themselves, and there is no big-M. The solver may still branch on what is kept from
+one stage to the next and on which ops run again at all: such decisions move its bound most.
 
 The rows follow the memory rules of `hremate.simulate`. What cannot help is left out: a tensor of 0 bytes is
 kept for ever; tensors of one op with the same users count as one; a run that nothing can read any more has
@@ -21,9 +22,10 @@ import numpy as np
 from hremate.graph import FloatArray, Graph, IntArray
 from hremate.solvers.milp import Milp, MilpBuilder
 
-#: Memory is counted in units of the common divisor of all sizes while the budget is at most so many of them:
-#: SCIP's relative tolerance (1e-6) then stays below one unit. Else the budget is so many units.
-MAX_UNITS = 2**18
+#: Memory is counted in budgets, since the solver's absolute tolerance (1e-6) wants rows of about 1. While the
+#: budget is at most so many common divisors of all sizes, the tolerance hides no byte: it is then first
+#: rounded down to such a divisor.
+MAX_DIVISORS = 2**18
 
 # References to a segment: the index of its variable, or one of these.
 _ZERO, _ONE = -1, -2
@@ -54,9 +56,9 @@ class StagedModel:
     #: Variable "op r runs again in stage t or later", t > r, -1 where it cannot, int64[n, n].
     again_var: IntArray
     #: Bytes of one memory unit in the rows.
-    unit: float
-    #: Whether all sizes are whole units.
-    exact: bool
+    unit: int
+    #: Largest common divisor of all sizes, or 1 where it is too small to matter; bytes.
+    divisor: int
     #: Rows of memory, and bytes that are alive at each without any variable.
     memory_rows: tuple[int, ...]
     memory_fixed: tuple[int, ...]
@@ -68,7 +70,7 @@ class StagedModel:
 
     def memory_limit(self, row: int, budget: int) -> float:
         """Upper side of the memory row number `row` under a budget in bytes."""
-        return _in_units(budget - self.memory_fixed[row], self.unit, self.exact)
+        return _limit(budget - self.memory_fixed[row], self.unit, self.divisor)
 
     def order_of(self, x: FloatArray) -> IntArray:
         """The schedule that a solution stands for."""
@@ -116,12 +118,15 @@ class StagedModel:
 def build_staged_model(graph: Graph, budget: int) -> StagedModel:
     """Build the program for `graph` under `budget` bytes.
 
-    In a `graph` of n ops it has at most n^2 / 2 integer variables and n^2 / 2 rows of memory (n^2 under
-    `reuse`).
+    With n ops it has up to n^2 / 2 variables for runs, as many for "runs again" and for kept tensors, and
+    n^2 / 2 rows of memory (n^2 under `reuse`).
     """
     n = graph.n_ops
     tensors, last = _tensors(graph)
-    unit, exact = _unit(graph, budget)
+    unit = max(budget, 1)
+    divisor = math.gcd(*graph.size.tolist(), *graph.workspace.tolist())
+    if not divisor or budget // divisor > MAX_DIVISORS:
+        divisor = 1
     positive = graph.time[graph.time > 0]
     time_unit = float(positive.mean()) if len(positive) else 1.0
 
@@ -133,9 +138,9 @@ def build_staged_model(graph: Graph, budget: int) -> StagedModel:
     outputs_of = np.bincount([x.producer for x in tensors], minlength=n)
     chains = tuple(_add_chain(builder, x, run_var, n, bool(outputs_of[x.producer] == 1)) for x in tensors)
     again_var = _add_moments(builder, graph, tensors, chains, run_var)
-    memory_rows, memory_fixed = _add_memory(builder, graph, budget, unit, exact, tensors, chains, run_var)
+    memory_rows, memory_fixed = _add_memory(builder, graph, budget, unit, divisor, tensors, chains, run_var)
     return StagedModel(
-        graph, builder.build(), run_var, again_var, unit, exact,
+        graph, builder.build(), run_var, again_var, unit, divisor,
         tuple(memory_rows), tuple(memory_fixed), time_unit, tensors, chains,
     )  # fmt: skip
 
@@ -159,16 +164,8 @@ def _tensors(graph: Graph) -> tuple[tuple[_Tensor, ...], list[int]]:
     return tuple(tensors[::-1]), last
 
 
-def _unit(graph: Graph, budget: int) -> tuple[float, bool]:
-    """Bytes of a memory unit, and whether all sizes are whole units."""
-    divisor = math.gcd(*graph.size.tolist(), *graph.workspace.tolist()) or 1
-    if budget // divisor <= MAX_UNITS:
-        return float(divisor), True
-    return budget / MAX_UNITS, False
-
-
-def _in_units(nbytes: int, unit: float, exact: bool) -> float:
-    return float(nbytes // int(unit)) if exact else nbytes / unit
+def _limit(nbytes: int, unit: int, divisor: int) -> float:
+    return (nbytes // divisor) * divisor / unit
 
 
 def _add_chain(
@@ -203,7 +200,7 @@ def _add_chain(
             elif q == 0 and t > i and run < 0:
                 segment = start
             else:
-                segment = builder.add_var()
+                segment = builder.add_var(integer=end == _END)
                 if q == 0 and t > i:
                     _follow_own(builder, segment, run, start, only_output)
                 elif previous >= 0:
@@ -257,7 +254,7 @@ def _add_moments(
         for r in range(t):
             later = [int(v) for v in run_var[t:, r] if v >= 0]
             if later:
-                again[r] = builder.add_var()
+                again[r] = builder.add_var(integer=True)
                 builder.add_row([int(again[r]), *later], [1.0] + [-1.0] * len(later), upper=0.0)
         for tensor, chain_of in zip(tensors, chains, strict=True):
             if tensor.producer >= t or t > tensor.last_need:
@@ -279,8 +276,8 @@ def _add_memory(
     builder: MilpBuilder,
     graph: Graph,
     budget: int,
-    unit: float,
-    exact: bool,
+    unit: int,
+    divisor: int,
     tensors: tuple[_Tensor, ...],
     chains: tuple[dict[int, tuple[tuple[int, int], ...]], ...],
     run_var: IntArray,
@@ -322,7 +319,7 @@ def _add_memory(
         for row in before + after if reuse else before:
             if row.fixed + sum(row.sizes) <= budget:
                 continue
-            limit = _in_units(budget - row.fixed, unit, exact)
+            limit = _limit(budget - row.fixed, unit, divisor)
             values = [size / unit for size in row.sizes]
             memory_rows.append(builder.add_row(row.variables, values, upper=limit))
             memory_fixed.append(row.fixed)

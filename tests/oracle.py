@@ -222,6 +222,6 @@ def random_graph(
             )
         )
         tensors += [name for name, _ in outputs]
-    outputs = [x for x in tensors if rng.random() < 0.15] + ([tensors[-1]] if tensors else [])
+    kept = [x for x in tensors if rng.random() < 0.15] + tensors[-1:]
     model = memory_model or rng.choice(["coexist", "reuse"])
-    return Graph.from_ops(ops, outputs, name="tiny", memory_model=model)
+    return Graph.from_ops(ops, kept, name="tiny", memory_model=model)

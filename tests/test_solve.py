@@ -214,7 +214,7 @@ def test_the_budget_of_the_file_is_the_default() -> None:
         {"seed": True},
         {"n_jobs": 0},
         {"n_jobs": "2"},
-        {"time_limit": 0},
+        {"time_limit": -1},
         {"time_limit": float("nan")},
         {"time_limit": "10"},
         {"width": 0},

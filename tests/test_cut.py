@@ -1,0 +1,113 @@
+"""Claims about the cut model: exact against brute force, bounds below it, hulls convex."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import oracle
+import pytest
+
+import hremate as hr
+from hremate.solvers.cut import CutProblem, hull, moment_problem, solve_cut
+
+
+def random_problem(seed: int) -> CutProblem:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 7))
+    m = int(rng.integers(1, 8))
+    # Tensor x is made by an op or can only be kept; an op reads tensors of earlier ops.
+    producer = np.sort(rng.integers(-1, n, m))
+    reads = [[x for x in range(m) if producer[x] < r and rng.random() < 0.5] for r in range(n)]
+    return CutProblem(
+        time=rng.integers(0, 9, n).astype(np.float64),
+        size=rng.integers(0, 9, m),
+        producer=producer,
+        crossing=rng.random(m) < 0.6,
+        in_ptr=np.concatenate([[0], np.cumsum([len(r) for r in reads])]),
+        in_idx=np.array([x for r in reads for x in r], np.int64),
+    )
+
+
+def choices(problem: CutProblem) -> list[tuple[int, float]]:
+    """(kept bytes, time) of every set of re-runs, by the definition."""
+    n = len(problem.time)
+    result = []
+    for bits in itertools.product((False, True), repeat=n):
+        kept = 0
+        for x in range(len(problem.size)):
+            readers = [r for r in range(n) if x in problem.in_idx[problem.in_ptr[r] : problem.in_ptr[r + 1]]]
+            needed = problem.crossing[x] or any(bits[r] for r in readers)
+            if needed and not (problem.producer[x] >= 0 and bits[problem.producer[x]]):
+                kept += int(problem.size[x])
+        result.append((kept, sum(t for t, again in zip(problem.time, bits, strict=True) if again)))
+    return result
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_cut_is_exact_at_every_capacity(seed: int) -> None:
+    problem = random_problem(seed)
+    every = choices(problem)
+    for capacity in sorted({kept for kept, _ in every} | {0}):
+        fitting = [time for kept, time in every if kept <= capacity]
+        cut = solve_cut(problem, capacity, node_limit=500)
+        assert (cut is None) == (not fitting)
+        if cut is not None:
+            assert problem.kept_bytes(cut.rerun) <= capacity
+            assert problem.rerun_time(cut.rerun) == pytest.approx(min(fitting))
+            assert cut.bound == pytest.approx(min(fitting))
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_one_node_gives_a_bound_below_the_optimum(seed: int) -> None:
+    problem = random_problem(seed)
+    every = choices(problem)
+    for capacity in sorted({kept for kept, _ in every}):
+        cut = solve_cut(problem, capacity, node_limit=1)
+        best = min(time for kept, time in every if kept <= capacity)
+        assert cut is not None
+        assert cut.bound <= best + 1e-9
+        assert problem.rerun_time(cut.rerun) >= best - 1e-9
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_hull_holds_every_vertex_and_only_vertices(seed: int) -> None:
+    problem = random_problem(seed)
+    every = choices(problem)
+    found = [(problem.kept_bytes(r), problem.rerun_time(r)) for r in hull(problem)]
+    assert found[0] == (max(kept for kept, time in every if time == 0 and kept == found[0][0]), 0.0)
+    assert found[-1][0] == min(kept for kept, _ in every)
+    for price in (0.01, 0.1, 0.3, 0.7, 1.0, 1.9, 5.0, 50.0):
+        best = min(time + price * kept for kept, time in every)
+        assert min(time + price * kept for kept, time in found) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_moment_problem_bounds_every_staged_schedule(seed: int) -> None:
+    graph = oracle.random_graph(seed)
+    for budget in oracle.breakpoints(graph):
+        best = oracle.optimal_staged(graph, budget)
+        if best is None:
+            continue
+        for step in range(graph.n_ops):
+            problem, needed = moment_problem(graph, step)
+            cut = solve_cut(problem, budget - needed)
+            assert cut is not None
+            assert cut.bound <= best - graph.total_time + 1e-9
+
+
+def test_once_ops_are_never_run_again() -> None:
+    graph = hr.Graph.from_ops(
+        [
+            hr.Op("a", 1.0, (), (("x", 10),), once=True),
+            hr.Op("b", 1.0, ("x",), (("y", 10),)),
+            hr.Op("v", 1.0, (), (("z", 1),)),
+            hr.Op("c", 1.0, ("x", "y", "z"), (("w", 1),)),
+        ],
+        ["w"],
+    )
+    problem, _ = moment_problem(graph, 2)
+    assert solve_cut(problem, 9) is None
+    cut = solve_cut(problem, 10)
+    assert cut is not None
+    assert cut.rerun.tolist() == [False, True]

@@ -1,0 +1,150 @@
+"""Claims about the hierarchical method: always valid, never below the optimum, sensible when cornered."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracle
+import pytest
+
+import hremate as hr
+from hremate.ilp import hierarchical, leaves
+from hremate.ilp.hierarchical import Params
+from hremate.solvers.base import Deadline, Run
+
+QUICK = {"grid": 6, "refinements": 1, "node_limit": 20, "menu": 5}
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_never_below_the_optimum_of_a_tiny_graph(seed: int) -> None:
+    graph = oracle.random_graph(seed)
+    for budget in oracle.breakpoints(graph):
+        best = oracle.optimal_time(graph, budget)
+        result = hr.solve(graph, budget, blocks=3, **QUICK)
+        assert result.solved or result.status in (hr.Status.INFEASIBLE, hr.Status.NO_SOLUTION)
+        if result.solved:
+            assert best is not None
+            assert result.time >= best - 1e-9
+            hr.validate(graph, result.schedule, budget=budget)
+        if result.status is hr.Status.INFEASIBLE:
+            assert best is None
+
+
+@pytest.mark.parametrize(
+    "kind", ["chain", "transformer", "encdec", "unet", "resnet", "rnn", "ssm", "layered", "series-parallel"]
+)
+@pytest.mark.parametrize("memory_model", ["coexist", "reuse"])
+def test_every_kind_of_graph_gets_a_schedule_within_two_thirds(kind: str, memory_model: str) -> None:
+    graph = hr.generate(kind, 70, 1).with_memory_model(memory_model)
+    budget = max(hr.base_peak(graph) * 2 // 3, hr.memory_lower_bound(graph).bytes * 5 // 4)
+    result = hr.solve(graph, budget, blocks=3, **QUICK)
+    assert result.solved
+    assert result.peak <= budget
+
+
+def test_graph_without_phases_is_solved_like_the_labelled_one() -> None:
+    graph = hr.generate("transformer", 150, 1)
+    bare = hr.Graph.from_ops(
+        [hr.Op(o.name, o.time, o.inputs, o.outputs, o.workspace) for o in map(graph.op, range(graph.n_ops))],
+        [graph.tensor_names[x] for x in graph.outputs],
+    )
+    labelled = hr.solve(graph, "60%", blocks=3, **QUICK)
+    unlabelled = hr.solve(bare, "60%", blocks=3, **QUICK)
+    assert unlabelled.overhead <= labelled.overhead + 0.02
+
+
+def test_equal_runs_give_equal_schedules_and_workers_do_not_matter() -> None:
+    graph = hr.generate("unet", 100, 1)
+    one = hr.solve(graph, "60%", blocks=3, **QUICK)
+    two = hr.solve(graph, "60%", blocks=3, **QUICK)
+    assert one.schedule == two.schedule
+
+
+@pytest.mark.slow
+def test_two_workers_give_the_answer_of_one() -> None:
+    graph = hr.generate("unet", 600, 1)
+    one = hr.solve(graph, "60%", blocks=6, **QUICK)
+    two = hr.solve(graph, "60%", blocks=6, n_jobs=2, **QUICK)
+    assert one.schedule == two.schedule
+
+
+def test_a_broken_pool_is_survived_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __init__(self, **_: object) -> None: ...
+
+        def __call__(self, tasks: object) -> object:
+            raise RuntimeError("a worker was killed")
+
+    monkeypatch.setattr(leaves.joblib, "Parallel", Broken)
+    monkeypatch.setattr(leaves, "PARALLEL_OPS", 0)
+    graph = hr.generate("transformer", 150, 1)
+    result = hr.solve(graph, "60%", blocks=4, n_jobs=2, **QUICK)
+    assert result.solved
+    assert any("pool broke" in event for event in result.stats.degraded)
+
+
+def test_failing_solver_falls_back_to_beam_and_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise hr.SolverError("no licence")
+
+    monkeypatch.setattr(hierarchical, "MilpSolver", refuse)
+    result = hr.solve(hr.generate("chain", 100, 1), "60%", blocks=4, **QUICK)
+    assert result.solved
+    assert any("no licence" in event for event in result.stats.degraded)
+    assert any("beam" in event for event in result.stats.degraded)
+
+
+def test_no_time_at_all_still_gives_the_smallest_peak_known() -> None:
+    graph = hr.generate("transformer", 200, 1)
+    result = hr.solve(graph, "50%", time_limit=0)
+    assert result.schedule is not None
+    assert result.stats.timed_out
+    assert result.status in (hr.Status.NO_SOLUTION, hr.Status.FEASIBLE)
+
+
+def test_interrupt_hands_in_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = hierarchical.repair
+    calls = []
+
+    def interrupt(*args: object) -> np.ndarray:
+        calls.append(1)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(hierarchical, "repair", interrupt)
+    result = hr.solve(hr.generate("transformer", 300, 1), "60%", blocks=4, grid=6, node_limit=50)
+    assert result.solved
+    assert result.stats.interrupted
+
+
+def test_warm_start_is_a_floor() -> None:
+    graph = hr.generate("chain", 100, 1)
+    good = hr.solve(graph, "60%", blocks=4, grid=6, node_limit=50)
+    again = hr.solve(graph, "60%", blocks=2, warm_start=good.schedule, **QUICK)
+    assert again.time <= good.time
+
+
+def test_callback_sees_only_schedules_within_the_budget_getting_better() -> None:
+    graph = hr.generate("transformer", 150, 1)
+    budget = hr.base_peak(graph) * 6 // 10
+    seen: list[tuple[int, float]] = []
+    run = Run(deadline=Deadline(), callback=lambda _, peak, time: seen.append((peak, time)))
+    result = hierarchical.solve(graph, budget, run, Params(blocks=3, **QUICK))
+    assert seen
+    assert all(peak <= budget for peak, _ in seen)
+    times = [time for _, time in seen]
+    assert times == sorted(times, reverse=True)
+    assert times[-1] == result.time
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"blocks": -1}, "blocks >= 0"),
+        ({"menu": 0}, "menu >= 1"),
+        ({"milp_seconds": 0.0}, "milp_seconds > 0"),
+    ],
+)
+def test_parameters_out_of_range_are_refused(option: dict[str, float], message: str) -> None:
+    with pytest.raises(hr.MethodError, match=message):
+        hr.solve(hr.generate("chain", 60, 1), "60%", **option)
