@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hremate.errors import SolverError
 from hremate.graph import Graph, IntArray, Op
 from hremate.ilp.leaf import Leaf, Option, make_option
 from hremate.ilp.options import pareto
@@ -74,12 +75,20 @@ def split_at_gap(leaf: Leaf, order: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def low_peak_options(
-    leaf: Leaf, known: list[Option], *, width: int, node_limit: int, seed: int, deadline: Deadline
+    leaf: Leaf,
+    known: list[Option],
+    *,
+    width: int,
+    node_limit: int,
+    seed: int,
+    deadline: Deadline,
+    degraded: list[str],
 ) -> list[Option]:
     """`known` and options of lower peaks, from beam search and, on small leaves, the segment-alive MILP.
 
     Save budgets are those of the fastest, the leanest and some of the known options in between; peak
-    budgets descend from the lowest known peak towards what a single op needs.
+    budgets descend from the lowest known peak towards what a single op needs. A failure of the MILP is
+    told in `degraded`; the beam's answer then stands.
     """
     floor = int((leaf.workspace + _inside_bytes(leaf)).max(initial=0))
     peaks = [max(o.forward.peak, o.backward.peak) for o in known]
@@ -95,11 +104,14 @@ def low_peak_options(
             beam = beam_search(graph, peak, width=width, seed=seed, deadline=deadline)
             order = beam.order
             if graph.n_ops <= EXACT_OPS:
-                exact = solve_staged(
-                    graph, peak, deadline=deadline.within(EXACT_SECONDS), seed=seed, node_limit=node_limit,
-                    start=order,
-                )  # fmt: skip
-                order = order if exact.order is None else exact.order
+                try:
+                    exact = solve_staged(
+                        graph, peak, deadline=deadline.within(EXACT_SECONDS), seed=seed,
+                        node_limit=node_limit, start=order,
+                    )  # fmt: skip
+                    order = order if exact.order is None else exact.order
+                except SolverError as error:
+                    degraded.append(f"leaf of {leaf.n_ops} ops: {error}")
             if order is None:
                 # Nothing fits: the smallest peak reached is the last option for this save budget.
                 if len(beam.smallest):

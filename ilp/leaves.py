@@ -35,26 +35,29 @@ def solve_leaves(leaves: Sequence[Leaf], task: LeafTask, run: Run) -> list[list[
     missing is solved in this process, and `run.stats.degraded` says so.
     """
     seconds = run.deadline.remaining
-    if run.n_jobs == 1 or len(leaves) < 2 or sum(leaf.n_ops for leaf in leaves) < PARALLEL_OPS:
-        return [solve_leaf(leaf, task, seconds) for leaf in leaves]
-    order = sorted(range(len(leaves)), key=lambda k: (-leaves[k].n_ops, k))
-    results: dict[int, list[Option]] = {}
-    try:
-        # The generator hands results over as they finish, so that those of a broken pool are not lost.
-        parallel = joblib.Parallel(n_jobs=run.n_jobs, return_as="generator")
-        handed = parallel(joblib.delayed(solve_leaf)(leaves[k], task, seconds) for k in order)
-        for k, options in zip(order, handed, strict=True):
-            results[k] = options
-    except Exception as error:  # whatever the user's joblib backend raises when it breaks
-        run.stats.degraded.append(f"leaves: the pool broke ({type(error).__name__}); solved in this process")
-    return [
-        results[k] if k in results else solve_leaf(leaf, task, run.deadline.remaining)
-        for k, leaf in enumerate(leaves)
-    ]
+    results: dict[int, tuple[list[Option], list[str]]] = {}
+    if run.n_jobs != 1 and len(leaves) > 1 and sum(leaf.n_ops for leaf in leaves) >= PARALLEL_OPS:
+        order = sorted(range(len(leaves)), key=lambda k: (-leaves[k].n_ops, k))
+        try:
+            # The generator hands results over as they finish, so that those of a broken pool are not lost.
+            parallel = joblib.Parallel(n_jobs=run.n_jobs, return_as="generator")
+            handed = parallel(joblib.delayed(solve_leaf)(leaves[k], task, seconds) for k in order)
+            for k, result in zip(order, handed, strict=True):
+                results[k] = result
+        except Exception as error:  # whatever the user's joblib backend raises when it breaks
+            run.stats.degraded.append(
+                f"leaves: the pool broke ({type(error).__name__}); solved in this process"
+            )
+    options = []
+    for k, leaf in enumerate(leaves):
+        found, degraded = results.get(k) or solve_leaf(leaf, task, run.deadline.remaining)
+        options.append(found)
+        run.stats.degraded += degraded
+    return options
 
 
-def solve_leaf(leaf: Leaf, task: LeafTask, seconds: float) -> list[Option]:
-    """The options of one leaf: what a worker does.
+def solve_leaf(leaf: Leaf, task: LeafTask, seconds: float) -> tuple[list[Option], list[str]]:
+    """The options of one leaf, and the failures survived on the way: what a worker does.
 
     Parameters
     ----------
@@ -63,6 +66,7 @@ def solve_leaf(leaf: Leaf, task: LeafTask, seconds: float) -> list[Option]:
     """
     deadline = Deadline(seconds if seconds < float("inf") else None)
     options = frontier(leaf, task.frontier, deadline=deadline)
+    degraded: list[str] = []
     if task.low_peak_width:
         options = low_peak_options(
             leaf,
@@ -71,5 +75,6 @@ def solve_leaf(leaf: Leaf, task: LeafTask, seconds: float) -> list[Option]:
             node_limit=task.exact_nodes,
             seed=task.seed,
             deadline=deadline,
+            degraded=degraded,
         )
-    return options
+    return options, degraded

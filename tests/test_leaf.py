@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hremate as hr
+from hremate.ilp import leaf_graph as leaf_graph_module
 from hremate.ilp.leaf import (
     AFTER,
     ALL_CHARGED,
@@ -126,7 +127,7 @@ def test_schedules_of_the_leaf_graph_are_options_within_its_budgets(kind: str) -
     leaf = first_leaf(kind, 60, 5)
     known = frontier(leaf, FrontierParams(grid=4), deadline=Deadline())
     lowest = min(max(o.forward.peak, o.backward.peak) for o in known)
-    found = low_peak_options(leaf, known, width=1, node_limit=1, seed=0, deadline=Deadline())
+    found = low_peak_options(leaf, known, width=1, node_limit=1, seed=0, deadline=Deadline(), degraded=[])
     assert min(max(o.forward.peak, o.backward.peak) for o in found) <= lowest
     graph = leaf_graph(leaf, lowest, lowest)
     assert graph.n_ops == leaf.n_ops + 1
@@ -157,3 +158,18 @@ def test_menu_holds_the_extremes_and_what_is_wanted() -> None:
         o.saved_bytes + o.read_bytes for o in options
     )
     assert len(chosen) <= 6
+
+
+def test_a_failing_milp_leaves_the_beam_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise hr.SolverError("out of memory")
+
+    monkeypatch.setattr(leaf_graph_module, "solve_staged", refuse)
+    leaf = first_leaf("resnet", 60, 5)
+    known = frontier(leaf, FrontierParams(grid=4), deadline=Deadline())
+    degraded: list[str] = []
+    low_peak_options(
+        leaf, known, width=1, node_limit=1, seed=0, deadline=Deadline(), degraded=degraded
+    )
+    assert degraded
+    assert all("out of memory" in event for event in degraded)
