@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import math
+from decimal import Decimal
+
 import numpy as np
 
 from hremate._bounds_kernel import working_set_kernel
-from hremate.graph import Graph
+from hremate.graph import Graph, IntArray
+from hremate.simulate import step_memory
+from hremate.solvers.base import Deadline
+from hremate.solvers.cut_model import Room, any_order_bounds, any_order_problem, moment_problem, rooms, solve_cut
+
+#: Share of the base time taken off a bound, far above the rounding of the kernels.
+SHAVED = 1e-9
+#: Arcs visited by one scan over moments; larger graphs are scanned at fewer of them.
+SCAN_WORK = 2 * 10**8
+#: The best moments by what is known of them, and the branch-and-bound nodes each then gets.
+TIERS = ((40, 1), (5, 100))
+#: Nodes times (ops and arcs) that the very best moment gets, and its most nodes.
+NODE_WORK, MOST_NODES = 3 * 10**6, 5000
 
 
 @dataclass(frozen=True)
@@ -46,3 +61,105 @@ def memory_lower_bound(graph: Graph) -> MemoryBound:
     name = graph.op_names[column]
     need = f"op {name!r} needs by itself" if row == 0 else f"it takes to make the inputs of op {name!r}"
     return MemoryBound(nbytes, int(column), need)
+
+
+@dataclass(frozen=True)
+class TimeBound:
+    """A total time that no schedule of a graph within a budget can beat, in any order."""
+
+    #: Time units of the graph.
+    time: float
+    #: The op at whose first run the bound arises; None when it is the sum of all times.
+    op: int | None
+
+
+def time_lower_bound(
+    graph: Graph, budget: int, *, deadline: Deadline | None = None, node_limit: int | None = None
+) -> TimeBound:
+    """The cut model at the first runs of many ops, the best few solved to integers.
+
+    At the first run of op v all its ancestors have run and none of its descendants; what is then kept
+    fits beside v, and the rest of what is needed later runs again (`hremate.solvers.cut_model`). Valid for
+    every schedule in any order, with any number of recomputations, under both memory models.
+
+    Parameters
+    ----------
+    budget : int
+        Bytes.
+    deadline : Deadline, optional
+        When it passes, the best bound so far is returned.
+    node_limit : int, optional
+        Branch-and-bound nodes that the best moment gets (default: by the size of the graph).
+    """
+    deadline = deadline or Deadline()
+    if node_limit is None:
+        node_limit = max(1, min(MOST_NODES, NODE_WORK // (graph.n_ops + len(graph.in_idx))))
+    best: float = 0.0
+    where: int | None = None
+    for room in rooms(graph, budget):
+        moments = _candidates(graph)
+        values = np.zeros(len(moments))
+        for price in _prices(graph, budget):
+            for chunk in np.array_split(np.arange(len(moments)), max(1, len(moments) // 200)):
+                if deadline.expired:
+                    break
+                found = any_order_bounds(graph, moments[chunk], room, price)
+                values[chunk] = np.maximum(values[chunk], found)
+        # A moment that leaves no room at all proves infeasibility, which is for the memory bound to tell.
+        values[~np.isfinite(values)] = 0.0
+        order = np.argsort(-values, kind="stable")
+        known = [(float(values[k]), int(moments[k])) for k in order[: TIERS[0][0]] if values[k] > 0]
+        for count, nodes in (*TIERS, (1, node_limit)):
+            known = sorted(known, key=lambda entry: (-entry[0], entry[1]))[:count]
+            for k, (bound, op) in enumerate(known):
+                if not deadline.expired:
+                    known[k] = max(bound, _moment_bound(graph, op, room, min(nodes, node_limit))), op
+                if known[k][0] > best:
+                    best, where = known[k]
+    extra = max(0.0, best - SHAVED * graph.total_time)
+    return TimeBound(_round_up(graph, graph.total_time + extra), where)
+
+
+def _moment_bound(graph: Graph, op: int, room: Room, node_limit: int) -> float:
+    problem, _ = any_order_problem(graph, op, room)
+    cut = solve_cut(problem, int(room.capacity[op]), node_limit=node_limit)
+    return 0.0 if cut is None else cut.bound
+
+
+def _candidates(graph: Graph) -> IntArray:
+    """Ops to look at: all of them, or on large graphs those at which the given order needs most memory."""
+    count = max(8, SCAN_WORK // (graph.n_ops + len(graph.in_idx)))
+    if count >= graph.n_ops:
+        return np.arange(graph.n_ops)
+    memory = step_memory(graph, np.arange(graph.n_ops))
+    chosen: IntArray = np.sort(np.argsort(-memory, kind="stable")[:count])
+    return chosen
+
+
+def _prices(graph: Graph, budget: int) -> list[float]:
+    """Memory prices at which all moments are compared: that of the given order's peak step, and around."""
+    step = int(np.argmax(step_memory(graph, np.arange(graph.n_ops))))
+    problem, needed = moment_problem(graph, step)
+    cut = solve_cut(problem, budget - needed, node_limit=1)
+    price = cut.price if cut is not None else 0.0
+    if price <= 0:
+        price = graph.total_time / max(1, int(graph.size.sum()))
+    return [price, price / 2, price * 2]
+
+
+def _round_up(graph: Graph, bound: float) -> float:
+    """`bound` rounded up to the common quantum of the times, where they have one that is not tiny."""
+    exponent = 0
+    times = np.unique(graph.time)
+    for time in times.tolist():
+        exponent = min(exponent, int(Decimal(repr(time)).normalize().as_tuple().exponent))
+        if exponent < -6:
+            return bound
+    scale = 10**-exponent
+    units = [round(time * scale) for time in times.tolist()]
+    quantum = math.gcd(*units)
+    if quantum == 0 or graph.total_time * scale >= 2**50:
+        return bound
+    # The tolerance of rounding is far below the quantum and far above the rounding of the sum.
+    steps = math.ceil(bound * scale / quantum - 1e-3)
+    return max(bound, steps * quantum / scale)

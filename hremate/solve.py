@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hremate.bounds import MemoryBound, memory_lower_bound
+from hremate.bounds import MemoryBound, memory_lower_bound, time_lower_bound
 from hremate.budget import format_bytes, parse_budget
 from hremate.errors import BudgetError, MethodError, SolverError
 from hremate.graph import Graph, IntArray
@@ -21,6 +21,8 @@ from hremate.solvers.registry import Method, get_method, make_params
 
 #: A schedule this close to its bound, relative to the base time, is optimal.
 OPTIMAL_GAP = 1e-9
+#: Seconds, and share of the time limit, that the bound on time may take.
+BOUND_SECONDS, BOUND_SHARE = 20.0, 0.1
 
 
 def solve(
@@ -105,9 +107,13 @@ def solve(
 
     result = _without_solver(graph, limit, run, entry.name, known, costs, floor)
     if result is None:
+        # The bound comes first and takes a small share of the time, so that the deadline holds.
+        seconds = min(BOUND_SECONDS, BOUND_SHARE * run.deadline.remaining)
+        bound = time_lower_bound(graph, limit, deadline=run.deadline.within(seconds))
+        run.stats.seconds["bound"] = run.deadline.elapsed
         result = entry.load().solve(graph, limit, run, params)
         result = _best_of(graph, result, run, known, costs)
-        result = _with_bounds(result, floor)
+        result = _with_bounds(result, floor, bound.time)
     return replace(result, memory_lower_bound=_larger(result.memory_lower_bound, floor.bytes),
                    wall_time=run.deadline.elapsed)  # fmt: skip
 
@@ -172,10 +178,10 @@ def _best_of(
     return result
 
 
-def _with_bounds(result: Result, floor: MemoryBound) -> Result:
-    """Add what holds for every method: each op runs once, and a closed gap is optimality."""
+def _with_bounds(result: Result, floor: MemoryBound, bound: float) -> Result:
+    """Add what holds for every method: the bound of the cut model, and a closed gap is optimality."""
     if result.status is not Status.INFEASIBLE:
-        result = replace(result, lower_bound=_larger(result.lower_bound, result.base_time))
+        result = replace(result, lower_bound=_larger(result.lower_bound, bound))
     if result.solved and result.gap is not None and result.gap <= OPTIMAL_GAP:
         result = replace(result, status=Status.OPTIMAL, proof="any-order")
     if result.status is Status.NO_SOLUTION:

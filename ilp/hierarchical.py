@@ -1,7 +1,7 @@
 """The `hierarchical` method: blocks, options of each block, one hierarchical ILP that merges them.
 
 1. Partition the given order into blocks (`hremate.partition`).
-2. Price memory with the cut model of the whole graph (`hremate.solvers.cut`).
+2. Price memory with the cut model of the whole graph (`hremate.solvers.cut_model`).
 3. Draw the frontier of options of each class of equal blocks (`hremate.ilp.options`).
 4. Choose menus by the price, solve the H-ILP, refine the menus around its answer, solve again.
 5. Expand to a flat schedule, repair it, check it exactly; tighten and solve again if it does not fit.
@@ -31,7 +31,7 @@ from hremate.schedule import Schedule
 from hremate.simulate import base_peak, simulate, step_memory
 from hremate.solvers.base import Run, finish
 from hremate.solvers.beam import beam_search
-from hremate.solvers.cut import Cut, moment_problem, solve_cut
+from hremate.solvers.cut_model import Cut, moment_problem, solve_cut
 from hremate.solvers.repair import repair
 from hremate.solvers.scip import MilpSolver
 

@@ -16,7 +16,7 @@ import numpy as np
 from hremate.graph import BoolArray, FloatArray, Graph, IntArray
 from hremate.ilp._profile_kernel import run_profile
 from hremate.partition.tree import Block
-from hremate.solvers.cut import CutProblem
+from hremate.solvers.cut_model import CutProblem
 
 #: States of an interface tensor during a run, as the memory rows of the parent see it.
 ABSENT, HELD, BEFORE, AFTER = range(4)

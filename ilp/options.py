@@ -20,7 +20,7 @@ from hremate.ilp.leaf import (
     make_option,
 )
 from hremate.solvers.base import Deadline
-from hremate.solvers.cut import hull, solve_cut
+from hremate.solvers.cut_model import hull, solve_cut
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from hremate.result import Result
 from hremate.solvers import _cut_kernel as kernels
 from hremate.solvers.base import Run, finish
 from hremate.solvers.chain import training_split
-from hremate.solvers.cut import CutProblem
+from hremate.solvers.cut_model import CutProblem
 from hremate.solvers.expand import Expansion, Sweep, recompute_once
 
 #: Entries of the table of the knapsack, one byte each.

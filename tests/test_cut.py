@@ -9,7 +9,7 @@ import oracle
 import pytest
 
 import hremate as hr
-from hremate.solvers.cut import CutProblem, hull, moment_problem, solve_cut
+from hremate.solvers.cut_model import CutProblem, hull, moment_problem, solve_cut
 
 
 def random_problem(seed: int) -> CutProblem:

@@ -1,9 +1,11 @@
-"""The cut model: what to keep and what to run again across one moment of the given order.
+"""The cut model: what to keep and what to run again across one moment of a schedule.
 
 At the moment at which op v first runs, each tensor made before and needed after is kept, or its producer
 runs again later, which in turn needs its inputs kept or made again. The least time to run again such that
 the kept bytes fit beside v is a 0-1 program; relaxed with a multiplier on the memory row it is a minimum
-cut (`hremate.solvers._cut_kernel`).
+cut (`hremate.solvers._cut_kernel`). With what has run before v taken from the given order the optimum
+bounds the staged schedules of that order (`moment_problem`); with ancestors and descendants of v alone it
+bounds every schedule (`any_order_problem`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy as np
 
 from hremate.graph import BoolArray, FloatArray, Graph, IntArray
 from hremate.solvers import _cut_kernel as kernels
+from hremate.solvers._moment_kernel import moment_arrays, scan_moments
 
 
 @dataclass(frozen=True)
@@ -157,3 +160,51 @@ def moment_problem(graph: Graph, step: int) -> tuple[CutProblem, int]:
     # Under `reuse` inputs that die at the step make room for its outputs; any of them may.
     reuse = graph.memory_model == "reuse"
     return problem, max(read + workspace, made) if reuse else read + made + workspace
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the first run of an op leaves of a budget, one way of counting."""
+
+    #: Bytes that may be kept, int64[n]; negative where the op itself does not fit.
+    capacity: IntArray
+    #: Whether the inputs of the op are in memory besides.
+    free_inputs: bool
+
+
+def rooms(graph: Graph, budget: int) -> list[Room]:
+    """The ways of counting that hold under the memory model of `graph`, each giving bounds of its own."""
+    read = np.concatenate([[0], np.cumsum(graph.size[graph.in_idx])])
+    inputs = read[graph.in_ptr[1:]] - read[graph.in_ptr[:-1]]
+    if graph.memory_model == "coexist":
+        return [Room(budget - inputs - graph.out_bytes - graph.workspace, True)]
+    # While the op works, its inputs are there; once its outputs are made, what crosses is there.
+    return [Room(budget - inputs - graph.workspace, True), Room(budget - graph.out_bytes, False)]
+
+
+def any_order_problem(graph: Graph, op: int, room: Room) -> tuple[CutProblem, IntArray]:
+    """The cut problem at the first run of `op` that holds for every schedule in any order.
+
+    Returns
+    -------
+    problem : CutProblem
+    ops : int64[k]
+        Graph op of each op of the problem.
+    """
+    scratch = np.empty((2, graph.n_ops), np.bool_)
+    ops, time, size, producer, crossing, in_ptr, in_idx = moment_arrays(
+        op, graph.time, graph.size, graph.once, graph.is_output, graph.in_ptr, graph.in_idx,
+        graph.use_ptr, graph.use_idx, graph.out_ptr, graph.producer, room.free_inputs, *scratch,
+    )  # fmt: skip
+    return CutProblem(time, size, producer, crossing, in_ptr, in_idx), ops
+
+
+def any_order_bounds(graph: Graph, moments: IntArray, room: Room, price: float) -> FloatArray:
+    """Lower bounds on the time to run again, from each of `moments` at one memory price, float64[K]."""
+    values = np.empty(len(moments))
+    scan_moments(
+        moments, room.capacity[moments], price, graph.time, graph.size, graph.once, graph.is_output,
+        graph.in_ptr, graph.in_idx, graph.use_ptr, graph.use_idx, graph.out_ptr, graph.producer,
+        room.free_inputs, values,
+    )  # fmt: skip
+    return values
