@@ -110,6 +110,7 @@ def solve(
         # The bound comes first and takes a small share of the time, so that the deadline holds.
         seconds = min(BOUND_SECONDS, BOUND_SHARE * run.deadline.remaining)
         bound = time_lower_bound(graph, limit, deadline=run.deadline.within(seconds))
+        run.lower_bound = bound.time
         run.stats.seconds["bound"] = run.deadline.elapsed
         result = entry.load().solve(graph, limit, run, params)
         result = _best_of(graph, result, run, known, costs)

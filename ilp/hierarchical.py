@@ -26,17 +26,20 @@ from hremate.ilp.options import FrontierParams, menu, neighbours, projected
 from hremate.ilp.program import Level, Reruns, build_level, diagonal_choice, picks_of, translate_choice
 from hremate.partition.intervals import intervals
 from hremate.partition.tree import BlockTree, check_tree
-from hremate.result import Result
+from hremate.result import Result, Status
 from hremate.schedule import Schedule
 from hremate.simulate import base_peak, simulate, step_memory
 from hremate.solvers.base import Run, finish
 from hremate.solvers.beam import beam_search
 from hremate.solvers.cut_model import Cut, moment_problem, solve_cut
+from hremate.solvers.exact import solve_staged
 from hremate.solvers.repair import repair
 from hremate.solvers.scip import MilpSolver
 
 #: Interface tensors below this share of the base peak are always kept.
 PINNED_SHARE = 1e-4
+#: Graphs of up to this many ops are one leaf.
+LEAF_OPS = 60
 #: Trees of up to this many parts get every re-run when memory is tight.
 SMALL_TREE = 8
 #: Solves with a smaller budget after an answer that exceeds it (rounding, pinned tensors).
@@ -108,9 +111,10 @@ class _Stop(Exception):
 def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     """Schedule `graph` within `budget` bytes by the hierarchy.
 
-    Partitions are tried until one comes close to the bound of the cut model, the plans are exhausted, or
-    the time limit strikes. If no partition gives a schedule within the budget, beam search over the whole
-    graph has the last word; `stats.degraded` says so.
+    A graph of up to `LEAF_OPS` ops is one leaf. Else partitions are tried until one comes close to the
+    bound of the cut model, the plans are exhausted, or the time limit strikes. If no partition gives a
+    schedule within the budget, beam search over the whole graph has the last word; `stats.degraded` says
+    so.
     """
     search = _Search(graph, budget, run, params)
     try:
@@ -119,8 +123,18 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
         run.stats.timed_out |= run.deadline.expired
     except KeyboardInterrupt:
         run.stats.interrupted = True
-    best = search.best
-    return finish(graph, budget, run, "hierarchical", None if best is None else best.order)
+    best, bound = search.best, search.order_bound
+    proved = search.solved and best is not None and bound is not None and best.time <= bound * (1 + 1e-9)
+    return finish(
+        graph,
+        budget,
+        run,
+        "hierarchical",
+        None if best is None else best.order,
+        status=Status.OPTIMAL if proved else None,
+        proof="staged" if proved else None,
+        order_lower_bound=bound,
+    )
 
 
 class _Search:
@@ -134,6 +148,8 @@ class _Search:
         self.best: Answer | None = None
         self.base_peak = base_peak(graph)
         self.cut: Cut | None = None
+        #: Bound on the time of schedules staged along the given order, where the MILP gave one.
+        self.order_bound: float | None = None
         self.frontiers: dict[tuple[str, bool], list[Option]] = {}
         self.offer(np.arange(graph.n_ops), "given order")
         if run.warm_start is not None:
@@ -145,9 +161,15 @@ class _Search:
         """Try one plan after another; raises _Stop when time is up."""
         with self.timed("cut"):
             self.cut = price_memory(self.graph, self.budget, self.params)
+        if self.graph.n_ops <= LEAF_OPS and not self.params.blocks:
+            self.solve_as_leaf()
+            if self.solved:
+                return
         skip_to_tight = False
         for plan in plans(self.graph, self.params):
             if self.gap <= (FAR_OFF if plan.tight else CLOSE_ENOUGH):
+                break
+            if self.solved and self.best is not None and self.best.time <= self.run.lower_bound:
                 break
             if skip_to_tight and not plan.tight:
                 continue
@@ -288,16 +310,41 @@ class _Search:
             if solution is not None:
                 yield solution
 
+    def solve_as_leaf(self) -> None:
+        """Solve a small graph as one leaf: beam search, then the segment-alive MILP from its answer."""
+        self.search_beam()
+        assert self.best is not None
+        if self.solved and self.best.time <= self.run.lower_bound:
+            return
+        with self.timed("exact"):
+            try:
+                exact = solve_staged(
+                    self.graph, self.budget, seed=self.run.seed, node_limit=self.params.node_limit,
+                    deadline=self.run.deadline.within(self.params.milp_seconds),
+                    start=self.best.order,
+                )  # fmt: skip
+            except SolverError as error:
+                self.run.stats.degraded.append(f"exact on the whole graph: {error}")
+                return
+            self.order_bound = exact.bound if np.isfinite(exact.bound) else None
+            if exact.order is not None:
+                self.offer(exact.order, "exact")
+                self.offer(repair(self.graph, exact.order, self.budget), "repair")
+        self.check_time(exact.interrupted)
+
     def fall_back(self) -> None:
         """Beam search over the whole graph."""
         self.run.stats.degraded.append("no schedule from blocks within the budget; used beam search")
+        self.search_beam()
+
+    def search_beam(self) -> None:
         with self.timed("beam"):
             found = beam_search(
                 self.graph, self.budget, width=8 * self.params.width, seed=self.run.seed,
                 deadline=self.run.deadline,
             )  # fmt: skip
             self.offer(found.smallest if found.order is None else found.order, "beam")
-        self.run.stats.interrupted |= found.interrupted
+        self.check_time(found.interrupted)
 
     # -- pieces ---------------------------------------------------------------------------------
 
@@ -401,10 +448,7 @@ def priced_picks(level: Level) -> list[list[int]]:
     result: list[list[int]] = []
     for exponent in np.arange(-4.0, 6.0, 0.5):
         price = base * 2.0**exponent
-        picks = [
-            min(range(len(options)), key=lambda k, options=options, price=price: _weight(options[k], price))
-            for options in level.menus
-        ]
+        picks = [int(np.argmin([_weight(option, price) for option in options])) for options in level.menus]
         if picks not in result:
             result.append(picks)
     return result

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from hremate.graph import BoolArray, FloatArray, Graph, IntArray
 from hremate.ilp._profile_kernel import run_profile
@@ -136,7 +137,7 @@ class Part:
     internal: IntArray
     #: State of each tensor of `reads + makes` at those sub-steps, int8[c, k]: HELD while the run needs
     #: it, else BEFORE (not made yet: in memory if it was before) or AFTER (in memory if it is after).
-    states: IntArray
+    states: npt.NDArray[np.int8]
 
     @property
     def peak(self) -> int:
@@ -184,7 +185,7 @@ def measure(
     )
 
 
-def _undominated(internal: IntArray, states: IntArray) -> IntArray:
+def _undominated(internal: IntArray, states: npt.NDArray[np.int8]) -> IntArray:
     """Sub-steps whose bytes no other one covers: one per state, dropped when another needs all of it."""
     best: dict[bytes, int] = {}
     for s in range(len(internal)):

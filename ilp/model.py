@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from hremate.graph import BoolArray, FloatArray, IntArray
 from hremate.ilp.leaf import AFTER, BEFORE, HELD
@@ -44,7 +45,7 @@ class Action:
     #: Bytes it accounts for itself at each undominated sub-step, int64[c].
     internal: IntArray
     #: State of each of `reads + makes` at each sub-step, int8[c, k] (see `hremate.ilp.leaf.Part`).
-    states: IntArray
+    states: npt.NDArray[np.int8]
     #: Phantom that it leaves behind, -1 for none.
     saves: int = -1
     #: Phantom that it starts from, -1 for none.

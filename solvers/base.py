@@ -61,6 +61,8 @@ class Run:
     deadline: Deadline = field(default_factory=Deadline)
     #: A valid schedule to start from, of any peak.
     warm_start: Schedule | None = None
+    #: Total time that no schedule within the budget can beat, as far as is known: reason to stop.
+    lower_bound: float = 0.0
     #: Called with one line of text when something worth telling happens.
     progress: Callable[[str], None] = _silent
     #: Called with (order, peak, time) for each improved schedule within the budget.

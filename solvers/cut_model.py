@@ -155,11 +155,12 @@ def moment_problem(graph: Graph, step: int) -> tuple[CutProblem, int]:
         in_ptr=in_ptr,
         in_idx=idx[keep],
     )
-    read = int(graph.size[inputs].sum())
-    made, workspace = int(graph.out_bytes[step]), int(graph.workspace[step])
-    # Under `reuse` inputs that die at the step make room for its outputs; any of them may.
-    reuse = graph.memory_model == "reuse"
-    return problem, max(read + workspace, made) if reuse else read + made + workspace
+    input_bytes = int(graph.size[inputs].sum())
+    made_bytes, workspace = int(graph.out_bytes[step]), int(graph.workspace[step])
+    if graph.memory_model == "reuse":
+        # Inputs that die at the step make room for its outputs; any of them may.
+        return problem, max(input_bytes + workspace, made_bytes)
+    return problem, input_bytes + made_bytes + workspace
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,14 @@ def test_interrupt_hands_in_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> 
     assert result.stats.interrupted
 
 
+def test_a_graph_of_leaf_size_is_solved_to_proof() -> None:
+    graph = hr.generate("chain", 40, 1)
+    result = hr.solve(graph, "60%")
+    assert result.status is hr.Status.OPTIMAL
+    assert result.proof in ("staged", "any-order")
+    assert result.time == pytest.approx(hr.solve(graph, "60%", method="exact").time)
+
+
 def test_warm_start_is_a_floor() -> None:
     graph = hr.generate("chain", 100, 1)
     good = hr.solve(graph, "60%", blocks=4, grid=6, node_limit=50)

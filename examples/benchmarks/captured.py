@@ -1,0 +1,73 @@
+"""Overhead of schedules at several budgets, as a Markdown table.
+
+    python examples/benchmarks/captured.py examples/graphs/*.json.gz --budgets 70%,50%,40%
+
+Each cell is overhead in percent and the CPU seconds that the solve took in this process (all threads,
+compilation of kernels left out). CPU time is used because it depends less on what else the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+
+import hremate as hr
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("graphs", nargs="+", metavar="GRAPH")
+    parser.add_argument("--budgets", default="70%,50%,40%", help="separated by commas (%(default)s)")
+    parser.add_argument("--method", default="hierarchical")
+    parser.add_argument("--time-limit", type=float, metavar="S", help="wall seconds of each solve")
+    args = parser.parse_args()
+    budgets = args.budgets.split(",")
+
+    compile_kernels(args.method)
+    print(f"| graph (ops) | base peak | {' | '.join(budgets)} |")
+    print("|---|---|" + "---|" * len(budgets))
+    for path in args.graphs:
+        graph = hr.read_graph(path)
+        cells = [cell(graph, budget, args.method, args.time_limit) for budget in budgets]
+        peak = hr.format_bytes(hr.base_peak(graph))
+        print(f"| {graph.name} ({graph.n_ops:,}) | {peak} | {' | '.join(cells)} |", flush=True)
+    print(f"\n{setting()}")
+
+
+def cell(graph: hr.Graph, budget: str, method: str, time_limit: float | None) -> str:
+    """Overhead and seconds of one solve, or why there is no schedule."""
+    start = time.process_time()
+    result = hr.solve(graph, budget, method, time_limit=time_limit)
+    seconds = time.process_time() - start
+    print(f"{graph.name} {budget}: {result.status}, {result.wall_time:.1f} s wall", file=sys.stderr)
+    if not result.solved or result.overhead is None:
+        return str(result.status).replace("_", " ")
+    hr.validate(graph, result.schedule or (), result.budget)
+    return f"{100 * result.overhead:.2f} ({seconds:.0f} s)"
+
+
+def compile_kernels(method: str) -> None:
+    """Solve something small, so that compilation is not part of the first measurement."""
+    graph = hr.generate("transformer", 60)
+    hr.solve(graph, "70%", method)
+
+
+def setting() -> str:
+    """What the figures were measured with."""
+    from importlib.metadata import version
+
+    import pyscipopt
+
+    scip = pyscipopt.Model().version()
+    return (
+        f"hremate {hr.__version__}, Python {platform.python_version()}, NumPy {version('numpy')}, "
+        f"numba {version('numba')}, SCIP {scip:.1f} (PySCIPOpt {version('pyscipopt')}), "
+        f"{os.cpu_count()} cores"
+    )
+
+
+if __name__ == "__main__":
+    main()
