@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import math
+from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
@@ -13,7 +12,14 @@ from hremate._bounds_kernel import working_set_kernel
 from hremate.graph import Graph, IntArray
 from hremate.simulate import step_memory
 from hremate.solvers.base import Deadline
-from hremate.solvers.cut_model import Room, any_order_bounds, any_order_problem, moment_problem, rooms, solve_cut
+from hremate.solvers.cut_model import (
+    Room,
+    any_order_bounds,
+    any_order_problem,
+    moment_problem,
+    rooms,
+    solve_cut,
+)
 
 #: Share of the base time taken off a bound, far above the rounding of the kernels.
 SHAVED = 1e-9

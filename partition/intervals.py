@@ -27,7 +27,7 @@ FORWARD_ONLY = 2.0
 SIZE_WEIGHT = 1e-4
 #: Weights, against bytes that a backward part reads of tensors foreign to its block, of such bytes that
 #: its forward part reads too, and of crossing gradient bytes.
-GUEST = 0.2
+GUEST = 0.05
 GRADIENT_WEIGHT = 0.05
 #: An output is big when it exceeds this share of the largest one.
 BIG_OUTPUT = 1e-3

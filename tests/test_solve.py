@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import oracle
 import pytest
 from oracle import min_peak, optimal_order, random_graph
 
