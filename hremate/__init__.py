@@ -45,6 +45,7 @@ from hremate.validate import Check, InvalidSchedule, Violation, validate  # noqa
 
 if TYPE_CHECKING:
     from hremate.bounds import MemoryBound, memory_lower_bound
+    from hremate.compare import Comparison, Outcome, Unanswered, compare
     from hremate.generate import generate
     from hremate.io import ScheduleFile, read_graph, read_schedule, write_graph, write_schedule
     from hremate.simulate import Simulation, base_peak, simulate
@@ -56,10 +57,14 @@ logging.getLogger("hremate").addHandler(logging.NullHandler())
 
 # Names whose modules load numba or more: imported on first use, so that `import hremate` stays quick.
 _LAZY = {
+    "Comparison": "hremate.compare",
     "MemoryBound": "hremate.bounds",
+    "Outcome": "hremate.compare",
     "ScheduleFile": "hremate.io",
     "Simulation": "hremate.simulate",
+    "Unanswered": "hremate.compare",
     "base_peak": "hremate.simulate",
+    "compare": "hremate.compare",
     "generate": "hremate.generate",
     "memory_lower_bound": "hremate.bounds",
     "read_graph": "hremate.io",
@@ -101,6 +106,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "BudgetError",
     "Check",
+    "Comparison",
     "CycleError",
     "DuplicateNameError",
     "EmptyGraphError",
@@ -115,6 +121,7 @@ __all__ = [
     "MissingExtraError",
     "Op",
     "OrderError",
+    "Outcome",
     "Result",
     "Schedule",
     "ScheduleError",
@@ -123,11 +130,13 @@ __all__ = [
     "SolverError",
     "Stats",
     "Status",
+    "Unanswered",
     "UnknownTensorError",
     "VersionError",
     "Violation",
     "__version__",
     "base_peak",
+    "compare",
     "format_bytes",
     "generate",
     "memory_lower_bound",

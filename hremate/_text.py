@@ -1,4 +1,4 @@
-"""Tables for people: where the time of a schedule goes, and what a graph is made of."""
+"""Text for people (where the time of a schedule goes, what a graph is made of) and for programs."""
 
 from __future__ import annotations
 
@@ -101,6 +101,15 @@ def graph_facts(graph: Graph, facts: dict[str, Any]) -> str:
         part = spent / graph.total_time if graph.total_time > 0 else 0.0
         phases.append([name, str(int(ops.sum())), _number(spent), f"{part:.1%}"])
     return f"{graph.name}\n{table(rows, left=2)}\n\n{table(phases)}"
+
+
+def finite(value: Any) -> Any:
+    """A JSON document with null for what JSON lacks: infinity and NaN."""
+    if isinstance(value, dict):
+        return {key: finite(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not abs(value) < float("inf") else value
 
 
 def _unit(graph: Graph) -> str:

@@ -1,8 +1,8 @@
-"""The command line: `hremate solve | validate | info | generate | convert | methods`.
+"""The command line: `hremate solve | compare | validate | info | generate | convert | methods`.
 
-Exit codes: 0 solved, 1 no schedule within the budget or not valid, 2 bad input or usage, 130
-interrupted. The result goes to stdout, everything else to stderr. Modules that take long to import are
-imported by the commands that need them.
+Exit codes: 0 solved, 1 no schedule within the budget, not valid, or a method of a comparison failed, 2 bad
+input or usage, 130 interrupted. The result goes to stdout, everything else to stderr. Modules that take
+long to import are imported by the commands that need them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hremate.graph import MEMORY_MODELS, Graph
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hremate.compare import Comparison
     from hremate.result import Result
     from hremate.schedule import Schedule
 
@@ -70,7 +71,7 @@ def _solve(args: argparse.Namespace) -> int:
     from hremate.solvers.registry import get_method
 
     options = _options(get_method(args.method).load().Params, args.option)
-    graph = _read(args)
+    graph = _read(args.graph, args)
     best: list[Schedule] = []
     try:
         result = solve(
@@ -105,12 +106,40 @@ def _solve(args: argparse.Namespace) -> int:
     return SOLVED if result.solved else UNSOLVED
 
 
+def _compare(args: argparse.Namespace) -> int:
+    from hremate._files import write_text
+    from hremate.compare import compare
+
+    comparison = compare(
+        [_read(path, args) for path in args.graphs],
+        None if args.budgets is None else _words(args.budgets),
+        None if args.methods is None else _words(args.methods),
+        time_limit=args.time_limit,
+        seed=args.seed,
+        n_jobs=args.jobs,
+        progress=_progress(args.verbose),
+    )
+    shown = "json" if args.json else "csv" if args.csv else "markdown"
+    try:
+        if args.output is not None:
+            write_text(args.output, _in_format(comparison, _format_of(args.output, shown)))
+    finally:
+        print(_in_format(comparison, shown), end="")
+    if comparison.interrupted:
+        _say("interrupted; these are the cells so far")
+        return INTERRUPTED
+    if comparison.failed:
+        _say("a method failed where it should not; the reasons are in its cells")
+        return UNSOLVED
+    return SOLVED
+
+
 def _validate(args: argparse.Namespace) -> int:
     from hremate.io import read_schedule
     from hremate.simulate import base_peak
     from hremate.validate import validate
 
-    graph = _read(args)
+    graph = _read(args.graph, args)
     file = read_schedule(args.schedule)
     if file.graph_sha256 is not None and file.graph_sha256 != graph.sha256:
         _say(f"warning: the schedule was written for another graph (or version of it): {file.graph}")
@@ -138,7 +167,7 @@ def _info(args: argparse.Namespace) -> int:
     from hremate.bounds import memory_lower_bound
     from hremate.simulate import base_peak
 
-    graph = _read(args)
+    graph = _read(args.graph, args)
     base, floor = base_peak(graph), memory_lower_bound(graph)
     budget = None
     if "budget" in graph.metadata:
@@ -182,7 +211,7 @@ def _generate(args: argparse.Namespace) -> int:
 def _convert(args: argparse.Namespace) -> int:
     from hremate.io import write_graph
 
-    graph = _read(args)
+    graph = _read(args.graph, args)
     write_graph(graph, args.output)
     _say(f"{args.output}: {graph.n_ops} ops, {graph.n_tensors} tensors, {graph.memory_model}")
     return SOLVED
@@ -206,10 +235,27 @@ def _methods(args: argparse.Namespace) -> int:
 # -- parts ----------------------------------------------------------------------------------------
 
 
-def _read(args: argparse.Namespace) -> Graph:
+def _read(path: str, args: argparse.Namespace) -> Graph:
     from hremate.io import read_graph
 
-    return read_graph(args.graph, memory_model=args.memory_model, keep_all=args.keep_all)
+    return read_graph(path, memory_model=args.memory_model, keep_all=args.keep_all)
+
+
+def _words(text: str) -> list[str]:
+    """The words of a list separated by commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _format_of(path: str, default: str) -> str:
+    """The format of a comparison that the name of a file asks for, gzip or not."""
+    suffix = os.path.splitext(path.removesuffix(".gz"))[1].lower()
+    return {".json": "json", ".csv": "csv", ".md": "markdown"}.get(suffix, default)
+
+
+def _in_format(comparison: Comparison, name: str) -> str:
+    if name == "json":
+        return comparison.to_json() + "\n"
+    return comparison.to_csv() if name == "csv" else comparison.to_markdown()
 
 
 def _describe(graph: Graph, result: Result) -> str:
@@ -283,16 +329,9 @@ def _say(message: str) -> None:
 
 
 def _print_json(document: dict[str, Any]) -> None:
-    print(json.dumps(_finite(document), allow_nan=False))
+    from hremate._text import finite
 
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity: null."""
-    if isinstance(value, dict):
-        return {key: _finite(v) for key, v in value.items()}
-    if isinstance(value, list):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not abs(value) < float("inf") else value
+    print(json.dumps(finite(document), allow_nan=False))
 
 
 @contextmanager
@@ -335,18 +374,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hremate",
         description="Schedule computation graphs with rematerialization under a memory budget.",
-        epilog="Exit codes: 0 solved, 1 no schedule within the budget or not valid, 2 bad input or usage, "
-        "130 interrupted.",
+        epilog="Exit codes: 0 solved, 1 no schedule within the budget, not valid, or a method of a "
+        "comparison failed, 2 bad input or usage, 130 interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"hremate {hremate.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    graph = argparse.ArgumentParser(add_help=False)
-    graph.add_argument("graph", metavar="GRAPH", help="JSON or Huawei text, maybe gzip")
-    graph.add_argument("--memory-model", choices=MEMORY_MODELS, help="instead of what the file says")
-    graph.add_argument(
+    reading = argparse.ArgumentParser(add_help=False)
+    reading.add_argument("--memory-model", choices=MEMORY_MODELS, help="instead of what the file says")
+    reading.add_argument(
         "--keep-all", action="store_true", help="keep ops of a Huawei file that do not lead to its output"
     )
+    graph = argparse.ArgumentParser(add_help=False, parents=[reading])
+    graph.add_argument("graph", metavar="GRAPH", help="JSON or Huawei text, maybe gzip")
+    run = argparse.ArgumentParser(add_help=False)
+    run.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (%(default)s)")
+    run.add_argument("--jobs", type=int, default=1, metavar="N", help="processes; -1: one per core (1)")
+    run.add_argument("--verbose", action="store_true", help="tell the progress on stderr, terminal or not")
     as_json = argparse.ArgumentParser(add_help=False)
     as_json.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
@@ -357,7 +401,7 @@ def _parser() -> argparse.ArgumentParser:
         result.set_defaults(run=run)
         return result
 
-    solve = command("solve", _solve, "find a schedule within a memory budget", graph, as_json)
+    solve = command("solve", _solve, "find a schedule within a memory budget", graph, run, as_json)
     solve.add_argument(
         "--budget", metavar="B",
         help="bytes, 12GiB (2^30), 800MB (10^6), or 60%% of the base peak; default: the limit in the file",
@@ -366,13 +410,30 @@ def _parser() -> argparse.ArgumentParser:
         "--method", default="hierarchical", metavar="M", help="see 'hremate methods' (%(default)s)"
     )
     solve.add_argument("--time-limit", type=float, metavar="S", help="seconds of wall time")
-    solve.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (%(default)s)")
-    solve.add_argument("--jobs", type=int, default=1, metavar="N", help="processes; -1: one per core (1)")
     solve.add_argument("-o", "--output", metavar="SCHEDULE", help="write the schedule to this file")
     solve.add_argument(
         "--option", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the method"
     )
-    solve.add_argument("--verbose", action="store_true", help="tell the progress on stderr, terminal or not")
+
+    compare = command("compare", _compare, "solve graphs by several methods at several budgets", reading, run)
+    compare.add_argument("graphs", nargs="+", metavar="GRAPH", help="JSON or Huawei text, maybe gzip")
+    compare.add_argument(
+        "--budgets", metavar="B,B", help="as for solve, separated by commas; default: the limit in each file"
+    )
+    compare.add_argument(
+        "--methods", metavar="M,M",
+        help="see 'hremate methods'; all; default: every heuristic, and exact for small graphs",
+    )  # fmt: skip
+    compare.add_argument(
+        "--time-limit", type=float, default=60.0, metavar="S", help="seconds of each cell (%(default)g)"
+    )
+    form = compare.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="print Markdown tables, as by default")
+    form.add_argument("--csv", action="store_true", help="print one line per cell")
+    form.add_argument("--json", action="store_true", help="print one JSON object")
+    compare.add_argument(
+        "-o", "--output", metavar="FILE", help="write a file too; .json, .csv or .md chooses its format"
+    )
 
     validate = command("validate", _validate, "check a schedule independently of the solvers", graph)
     validate.add_argument("schedule", metavar="SCHEDULE", help="hremate-schedule/1 JSON")

@@ -26,8 +26,8 @@ LAYERS = [
     {"solvers"},
     {"bounds", "_bounds_kernel"},
     {"ilp"},
-    {"solve"},
-    {"cli", "report", "_text", "__main__"},
+    {"solve", "compare", "_comparison_table", "_text"},
+    {"cli", "report", "__main__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 #: The face of the package: loads only the vocabulary, names the rest by import strings.
