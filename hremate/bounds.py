@@ -23,10 +23,16 @@ from hremate.solvers.cut_model import (
 
 #: Share of the base time taken off a bound, far above the rounding of the kernels.
 SHAVED = 1e-9
-#: Arcs visited by one scan over moments; larger graphs are scanned at fewer of them.
-SCAN_WORK = 2 * 10**8
-#: The best moments by what is known of them, and the branch-and-bound nodes each then gets.
+#: Ops and arcs times moments of one scan; larger graphs are scanned at fewer moments.
+SCAN_WORK = 3 * 10**7
+#: One in so many of the moments is scanned again at other prices.
+PROMISING = 20
+#: Ops and arcs times moments between two looks at the deadline.
+CHUNK_WORK = 10**6
+#: The best moments by what is known of them (fewer on large graphs, by ops and arcs times moments), and the
+#: branch-and-bound nodes each then gets.
 TIERS = ((40, 1), (5, 100))
+TIER_WORK = 2 * 10**6
 #: Nodes times (ops and arcs) that the very best moment gets, and its most nodes.
 NODE_WORK, MOST_NODES = 3 * 10**6, 5000
 
@@ -98,15 +104,18 @@ def time_lower_bound(
         Branch-and-bound nodes that the best moment gets (default: by the size of the graph).
     """
     deadline = deadline or Deadline()
+    weight = graph.n_ops + len(graph.in_idx)
     if node_limit is None:
-        node_limit = max(1, min(MOST_NODES, NODE_WORK // (graph.n_ops + len(graph.in_idx))))
+        node_limit = max(1, min(MOST_NODES, NODE_WORK // weight))
     best: float = 0.0
     where: int | None = None
     for room in rooms(graph, budget):
         moments = _candidates(graph)
         values = np.zeros(len(moments))
-        for price in _prices(graph, budget):
-            for chunk in np.array_split(np.arange(len(moments)), max(1, len(moments) // 200)):
+        for number, price in enumerate(_prices(graph, budget)):
+            chosen = np.argsort(-values, kind="stable")
+            chosen = chosen if number == 0 else chosen[: max(8, len(moments) // PROMISING)]
+            for chunk in np.array_split(chosen, -(-len(chosen) * weight // CHUNK_WORK)):
                 if deadline.expired:
                     break
                 found = any_order_bounds(graph, moments[chunk], room, price)
@@ -116,7 +125,8 @@ def time_lower_bound(
         order = np.argsort(-values, kind="stable")
         known = [(float(values[k]), int(moments[k])) for k in order[: TIERS[0][0]] if values[k] > 0]
         for count, nodes in (*TIERS, (1, node_limit)):
-            known = sorted(known, key=lambda entry: (-entry[0], entry[1]))[:count]
+            few = max(2, min(count, TIER_WORK // weight))
+            known = sorted(known, key=lambda entry: (-entry[0], entry[1]))[: min(count, few)]
             for k, (bound, op) in enumerate(known):
                 if not deadline.expired:
                     known[k] = max(bound, _moment_bound(graph, op, room, min(nodes, node_limit))), op

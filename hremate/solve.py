@@ -22,7 +22,7 @@ from hremate.solvers.registry import Method, get_method, make_params
 #: A schedule this close to its bound, relative to the base time, is optimal.
 OPTIMAL_GAP = 1e-9
 #: Seconds, and share of the time limit, that the bound on time may take.
-BOUND_SECONDS, BOUND_SHARE = 20.0, 0.1
+BOUND_SECONDS, BOUND_SHARE = 10.0, 0.1
 
 
 def solve(

@@ -80,6 +80,14 @@ METHODS: dict[str, Method] = {
             "eviction price after Kirisame et al., ICLR 2021",
         ),
         Method(
+            "cut",
+            "hremate.solvers.cut",
+            "keep and re-run as minimum cuts at the worst steps say, each re-run just in time",
+            False,
+            "any graph, 240,000 ops in seconds; weak where memory is high at many moments",
+            "-",
+        ),
+        Method(
             "greedy",
             "hremate.solvers.greedy",
             "a beam of width 1 without seeds",

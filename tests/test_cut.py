@@ -1,4 +1,4 @@
-"""Claims about the cut model: exact against brute force, bounds below it, hulls convex."""
+"""Claims about the cut model and its method: exact against brute force, bounds below, hulls convex."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import itertools
 import numpy as np
 import oracle
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import hremate as hr
+from hremate.simulate import simulate
+from hremate.solvers._emit_kernel import emit
 from hremate.solvers.cut_model import CutProblem, hull, moment_problem, solve_cut
 
 
@@ -111,3 +115,57 @@ def test_once_ops_are_never_run_again() -> None:
     cut = solve_cut(problem, 10)
     assert cut is not None
     assert cut.rerun.tolist() == [False, True]
+
+
+@settings(max_examples=300, deadline=None)
+@given(seed=st.integers(0, 10**6), step=st.integers(0, 6), bits=st.integers(0, 2**12))
+def test_what_is_dropped_is_made_again_before_it_is_needed(seed: int, step: int, bits: int) -> None:
+    graph = oracle.random_graph(seed)
+    step = min(step, graph.n_ops - 1)
+    dropped = np.array([bool(bits >> x & 1) for x in range(graph.n_tensors)], np.bool_)
+    dropped &= (graph.producer < step) & ~graph.once[graph.producer]
+    order = emit(
+        np.arange(graph.n_ops), step, dropped, graph.is_output, graph.in_ptr, graph.in_idx, graph.out_ptr,
+        graph.producer,
+    )  # fmt: skip
+    again = np.bincount(order, minlength=graph.n_ops) - 1
+    if not (graph.once & (again > 0)).any():
+        hr.validate(graph, order)
+    made = {int(graph.producer[x]) for x in np.flatnonzero(dropped)}
+    assert again.max() <= 1
+    assert set(np.flatnonzero(again).tolist()) <= made
+    assert order[: step + 1].tolist() == list(range(step + 1))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_method_never_beats_the_optimum(seed: int) -> None:
+    graph = oracle.random_graph(seed)
+    for budget in oracle.breakpoints(graph):
+        result = hr.solve(graph, budget, method="cut")
+        best = oracle.optimal_time(graph, budget)
+        if result.solved:
+            assert best is not None
+            assert result.time >= best - 1e-9
+            assert result.lower_bound <= best + 1e-9
+
+
+@pytest.mark.parametrize("kind", ["transformer", "encdec", "resnet", "unet"])
+@pytest.mark.parametrize("memory_model", ["coexist", "reuse"])
+def test_the_method_comes_close_to_its_bound(kind: str, memory_model: str) -> None:
+    graph = hr.generate(kind, 600, 1).with_memory_model(memory_model)
+    result = hr.solve(graph, "60%", method="cut")
+    assert result.solved
+    assert result.gap < 0.01
+
+
+def test_once_ops_run_once_in_the_method() -> None:
+    graph = hr.generate("transformer", 300, 1)
+    ops = [graph.op(i) for i in range(graph.n_ops)]
+    ops = [
+        hr.Op(o.name, o.time, o.inputs, o.outputs, o.workspace, o.phase, once="dropout" in o.type)
+        for o in ops
+    ]
+    marked = hr.Graph.from_ops(ops, [graph.tensor_names[x] for x in graph.outputs])
+    result = hr.solve(marked, "70%", method="cut")
+    assert result.solved
+    assert simulate(marked, result.schedule).peak <= result.budget
