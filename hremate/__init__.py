@@ -44,7 +44,7 @@ from hremate.schedule import Schedule  # noqa: E402
 from hremate.validate import Check, InvalidSchedule, Violation, validate  # noqa: E402
 
 if TYPE_CHECKING:
-    from hremate.bounds import MemoryBound, memory_lower_bound
+    from hremate.bounds import MemoryBound, TimeBound, memory_lower_bound, time_lower_bound
     from hremate.compare import Comparison, Outcome, Unanswered, compare
     from hremate.generate import generate
     from hremate.io import ScheduleFile, read_graph, read_schedule, write_graph, write_schedule
@@ -66,7 +66,9 @@ _LAZY = {
     "base_peak": "hremate.simulate",
     "compare": "hremate.compare",
     "generate": "hremate.generate",
+    "TimeBound": "hremate.bounds",
     "memory_lower_bound": "hremate.bounds",
+    "time_lower_bound": "hremate.bounds",
     "read_graph": "hremate.io",
     "read_schedule": "hremate.io",
     "simulate": "hremate.simulate",
@@ -130,6 +132,7 @@ __all__ = [
     "SolverError",
     "Stats",
     "Status",
+    "TimeBound",
     "Unanswered",
     "UnknownTensorError",
     "VersionError",
@@ -145,6 +148,7 @@ __all__ = [
     "read_schedule",
     "simulate",
     "solve",
+    "time_lower_bound",
     "validate",
     "write_graph",
     "write_schedule",

@@ -9,14 +9,18 @@ from decimal import Decimal
 import numpy as np
 
 from hremate._bounds_kernel import working_set_kernel
+from hremate.errors import SolverError
 from hremate.graph import Graph, IntArray
 from hremate.simulate import step_memory
 from hremate.solvers.base import Deadline
 from hremate.solvers.cut_model import (
+    Cut,
+    CutProblem,
     Room,
     any_order_bounds,
     any_order_problem,
     moment_problem,
+    prove_cut,
     rooms,
     solve_cut,
 )
@@ -35,6 +39,11 @@ TIERS = ((40, 1), (5, 100))
 TIER_WORK = 2 * 10**6
 #: Nodes times (ops and arcs) that the very best moment gets, and its most nodes.
 NODE_WORK, MOST_NODES = 3 * 10**6, 5000
+
+
+#: Graphs of up to so many ops and arcs get the best few moments solved in SCIP, each for so long.
+PROVED_WEIGHT = 20_000
+PROVED_MOMENTS, PROVED_SECONDS, PROVED_NODES = 3, 10.0, 20_000
 
 
 @dataclass(frozen=True)
@@ -85,9 +94,7 @@ class TimeBound:
     op: int | None
 
 
-def time_lower_bound(
-    graph: Graph, budget: int, *, deadline: Deadline | None = None, node_limit: int | None = None
-) -> TimeBound:
+def time_lower_bound(graph: Graph, budget: int, *, deadline: Deadline | None = None) -> TimeBound:
     """The cut model at the first runs of many ops, the best few solved to integers.
 
     At the first run of op v all its ancestors have run and none of its descendants; what is then kept
@@ -100,46 +107,54 @@ def time_lower_bound(
         Bytes.
     deadline : Deadline, optional
         When it passes, the best bound so far is returned.
-    node_limit : int, optional
-        Branch-and-bound nodes that the best moment gets (default: by the size of the graph).
     """
     deadline = deadline or Deadline()
-    weight = graph.n_ops + len(graph.in_idx)
-    if node_limit is None:
-        node_limit = max(1, min(MOST_NODES, NODE_WORK // weight))
-    best: float = 0.0
-    where: int | None = None
-    for room in rooms(graph, budget):
-        moments = _candidates(graph)
-        values = np.zeros(len(moments))
-        for number, price in enumerate(_prices(graph, budget)):
-            chosen = np.argsort(-values, kind="stable")
-            chosen = chosen if number == 0 else chosen[: max(8, len(moments) // PROMISING)]
-            for chunk in np.array_split(chosen, -(-len(chosen) * weight // CHUNK_WORK)):
-                if deadline.expired:
-                    break
-                found = any_order_bounds(graph, moments[chunk], room, price)
-                values[chunk] = np.maximum(values[chunk], found)
-        # A moment that leaves no room at all proves infeasibility, which is for the memory bound to tell.
-        values[~np.isfinite(values)] = 0.0
-        order = np.argsort(-values, kind="stable")
-        known = [(float(values[k]), int(moments[k])) for k in order[: TIERS[0][0]] if values[k] > 0]
-        for count, nodes in (*TIERS, (1, node_limit)):
-            few = max(2, min(count, TIER_WORK // weight))
-            known = sorted(known, key=lambda entry: (-entry[0], entry[1]))[: min(count, few)]
-            for k, (bound, op) in enumerate(known):
-                if not deadline.expired:
-                    known[k] = max(bound, _moment_bound(graph, op, room, min(nodes, node_limit))), op
-                if known[k][0] > best:
-                    best, where = known[k]
-    extra = max(0.0, best - SHAVED * graph.total_time)
+    best = max(_room_bound(graph, budget, room, deadline) for room in rooms(graph, budget))
+    extra = max(0.0, best[0] - SHAVED * graph.total_time)
+    where = best[1] if extra > 0 else None
     return TimeBound(_round_up(graph, graph.total_time + extra), where)
 
 
-def _moment_bound(graph: Graph, op: int, room: Room, node_limit: int) -> float:
-    problem, _ = any_order_problem(graph, op, room)
-    cut = solve_cut(problem, int(room.capacity[op]), node_limit=node_limit)
-    return 0.0 if cut is None else cut.bound
+def _room_bound(graph: Graph, budget: int, room: Room, deadline: Deadline) -> tuple[float, int]:
+    """(time that must run again, op at whose first run that shows), from one way of counting room."""
+    weight = graph.n_ops + len(graph.in_idx)
+    moments = _candidates(graph)
+    values = np.zeros(len(moments))
+    for number, price in enumerate(_prices(graph, budget)):
+        chosen = np.argsort(-values, kind="stable")
+        chosen = chosen if number == 0 else chosen[: max(8, len(moments) // PROMISING)]
+        for chunk in np.array_split(chosen, -(-len(chosen) * weight // CHUNK_WORK)):
+            if deadline.expired:
+                break
+            found = any_order_bounds(graph, moments[chunk], room, price)
+            values[chunk] = np.maximum(values[chunk], found)
+    # A moment that leaves no room at all proves infeasibility, which is for the memory bound to tell.
+    values[~np.isfinite(values)] = 0.0
+    known = list(zip(values.tolist(), moments.tolist(), strict=True))
+    proving = weight <= PROVED_WEIGHT
+    last = (PROVED_MOMENTS, 100) if proving else (1, max(1, min(MOST_NODES, NODE_WORK // weight)))
+    for count, nodes in (*TIERS, last):
+        known.sort(key=lambda entry: (-entry[0], entry[1]))
+        for k in range(min(len(known), count, max(2, TIER_WORK // weight))):
+            bound, op = known[k]
+            if deadline.expired or bound <= 0:
+                break
+            problem, _ = any_order_problem(graph, op, room)
+            cut = solve_cut(problem, int(room.capacity[op]), node_limit=nodes)
+            if cut is not None and proving and (count, nodes) == last:
+                cut = _proved(graph, problem, int(room.capacity[op]), cut, deadline)
+            known[k] = (bound if cut is None else max(bound, cut.bound)), op
+    return max(known, key=lambda entry: (entry[0], -entry[1]))
+
+
+def _proved(graph: Graph, problem: CutProblem, capacity: int, cut: Cut, deadline: Deadline) -> Cut:
+    try:
+        return prove_cut(
+            problem, capacity, cut, unit=max(graph.total_time, 1e-300) / 100,
+            deadline=deadline.within(PROVED_SECONDS), node_limit=PROVED_NODES,
+        )  # fmt: skip
+    except SolverError:
+        return cut  # a weaker bound is a bound
 
 
 def _candidates(graph: Graph) -> IntArray:

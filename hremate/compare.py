@@ -18,12 +18,14 @@ from typing import Any
 from hremate._comparison_table import LEGEND, comparison_table
 from hremate._files import Source
 from hremate._text import finite
+from hremate.bounds import time_lower_bound
 from hremate.budget import format_bytes
 from hremate.errors import MethodError, MissingExtraError
 from hremate.graph import Graph
 from hremate.io import read_graph
 from hremate.result import Result, Status
-from hremate.solve import solve
+from hremate.solve import BOUND_SECONDS, solve
+from hremate.solvers.base import Deadline
 from hremate.solvers.registry import METHODS, get_method, make_params
 
 #: By default, graphs beyond this many ops are spared `exact`, which rarely proves anything there.
@@ -233,9 +235,13 @@ def compare(
 
     rows: list[Row] = []
     interrupted = False
+    bounded: tuple[Result, float | None] | None = None
     try:
         for graph, frame, label, method in cells:
-            row = _solve_cell(graph, frame, method, {**settings, **given.get(method, {})})
+            if bounded is None or bounded[0] is not frame:
+                bounded = frame, _bound(graph, frame, time_limit)
+            options_here = {**settings, "lower_bound": bounded[1], **given.get(method, {})}
+            row = _solve_cell(graph, frame, method, options_here)
             rows.append(row)
             tell(f"{len(rows)}/{len(cells)} {graph.name} at {label}: {method}, {_outcome(row)}")
             interrupted = _was_interrupted(row)
@@ -244,6 +250,14 @@ def compare(
     except KeyboardInterrupt:  # between two cells
         interrupted = True
     return Comparison(tuple(rows), grids, time_limit, seed, n_jobs, interrupted)
+
+
+def _bound(graph: Graph, frame: Result, time_limit: float | None) -> float | None:
+    """The bound that all cells of a graph and budget share; None where no cell will search."""
+    if frame.status is not Status.NO_SOLUTION:
+        return None
+    seconds = BOUND_SECONDS if time_limit is None else min(BOUND_SECONDS, float(time_limit))
+    return time_lower_bound(graph, frame.budget, deadline=Deadline(seconds)).time
 
 
 def _solve_cell(graph: Graph, frame: Result, method: str, settings: dict[str, Any]) -> Row:

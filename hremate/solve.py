@@ -22,7 +22,7 @@ from hremate.solvers.registry import Method, get_method, make_params
 #: A schedule this close to its bound, relative to the base time, is optimal.
 OPTIMAL_GAP = 1e-9
 #: Seconds, and share of the time limit, that the bound on time may take.
-BOUND_SECONDS, BOUND_SHARE = 10.0, 0.1
+BOUND_SECONDS, BOUND_SHARE = 20.0, 0.1
 
 
 def solve(
@@ -36,6 +36,7 @@ def solve(
     warm_start: Schedule | Iterable[int] | None = None,
     progress: Callable[[str], None] | None = None,
     callback: Callable[[Schedule, int, float], None] | None = None,
+    lower_bound: float | None = None,
     **options: Any,
 ) -> Result:
     """Find a schedule of `graph` whose peak fits `budget` and whose time is as small as possible.
@@ -61,6 +62,9 @@ def solve(
         Called with one line of text when something worth telling happens.
     callback : callable, optional
         Called with (schedule, peak in bytes, time) for each improved schedule within the budget.
+    lower_bound : float, optional
+        A total time that no schedule within the budget can beat, where it is known beforehand (from
+        `time_lower_bound`); else it is computed, within a tenth of the time limit and 20 seconds.
     **options
         Fields of the method's `Params`.
 
@@ -109,12 +113,13 @@ def solve(
     if result is None:
         # The bound comes first and takes a small share of the time, so that the deadline holds.
         seconds = min(BOUND_SECONDS, BOUND_SHARE * run.deadline.remaining)
-        bound = time_lower_bound(graph, limit, deadline=run.deadline.within(seconds))
-        run.lower_bound = bound.time
+        if lower_bound is None:
+            lower_bound = time_lower_bound(graph, limit, deadline=run.deadline.within(seconds)).time
+        run.lower_bound = lower_bound
         run.stats.seconds["bound"] = run.deadline.elapsed
         result = entry.load().solve(graph, limit, run, params)
         result = _best_of(graph, result, run, known, costs)
-        result = _with_bounds(result, floor, bound.time)
+        result = _with_bounds(result, floor, lower_bound)
     return replace(result, memory_lower_bound=_larger(result.memory_lower_bound, floor.bytes),
                    wall_time=run.deadline.elapsed)  # fmt: skip
 

@@ -13,18 +13,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hremate.errors import MethodError
+from hremate.errors import MethodError, SolverError
 from hremate.graph import Graph, IntArray
 from hremate.result import Result
 from hremate.schedule import Schedule
 from hremate.simulate import step_memory
 from hremate.solvers._emit_kernel import emit, sequence_moment
 from hremate.solvers.base import Run, finish
-from hremate.solvers.cut_model import CutProblem, solve_cut
+from hremate.solvers.cut_model import Cut, CutProblem, prove_cut, solve_cut
 from hremate.solvers.repair import repair
 
 #: Budgets that the rounds aim at, as shares of the wanted one.
 TARGETS = (1.0, 0.985, 0.97, 0.95, 0.9, 0.8, 0.7)
+#: Graphs of up to so many ops and arcs get their first cut solved in SCIP, and so many nodes before.
+PROVED_WEIGHT, MOST_NODES = 20_000, 200
 #: A round that does not lower the peak by this share of it in so many rounds ends the target.
 STALLED_ROUNDS = 12
 
@@ -37,12 +39,16 @@ class Params:
     work: int = 1_500_000
     #: Cuts per target budget.
     rounds: int = 60
+    #: Seconds that the first cut of graphs of up to `PROVED_WEIGHT` ops and arcs gets in SCIP.
+    prove_seconds: float = 0.5
 
     def __post_init__(self) -> None:
         if self.work < 1:
             raise MethodError("Expected work >= 1.")
         if self.rounds < 1:
             raise MethodError("Expected rounds >= 1.")
+        if not self.prove_seconds >= 0:
+            raise MethodError("Expected prove_seconds >= 0.")
 
 
 def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
@@ -64,6 +70,7 @@ class _Cuts:
         self.budget = budget
         self.run = run
         self.params = params
+        self.weight = graph.n_ops + len(graph.in_idx)
         self.order: IntArray = np.arange(graph.n_ops)
         self.rank = self._rank(self.order, int(step_memory(graph, self.order).max()))
 
@@ -94,7 +101,9 @@ class _Cuts:
         """Cut at the worst step until the schedule fits the budget; None when that stalls."""
         graph = self.graph
         order: IntArray = np.arange(graph.n_ops)
-        nodes = max(1, self.params.work // (graph.n_ops + len(graph.in_idx)))
+        nodes = max(1, self.params.work // self.weight)
+        if self.weight <= PROVED_WEIGHT:
+            nodes = min(nodes, MOST_NODES)
         lowest, stalled = np.inf, 0
         for _ in range(self.params.rounds):
             memory = step_memory(graph, order)
@@ -130,6 +139,8 @@ class _Cuts:
         cut = solve_cut(problem, target - needed, node_limit=nodes)
         if cut is None:
             return None
+        if len(order) == graph.n_ops and self.weight <= PROVED_WEIGHT and self.params.prove_seconds > 0:
+            cut = self.proved(problem, target - needed, cut)
         dropped = np.zeros(graph.n_tensors, np.bool_)
         made_again = problem.producer >= 0
         made_again[made_again] = cut.rerun[problem.producer[made_again]]
@@ -140,3 +151,14 @@ class _Cuts:
             order, step, dropped, graph.is_output, graph.in_ptr, graph.in_idx, graph.out_ptr, graph.producer
         )
         return result
+
+    def proved(self, problem: CutProblem, capacity: int, cut: Cut) -> Cut:
+        """`cut` improved by SCIP; as it is when SCIP fails."""
+        try:
+            return prove_cut(
+                problem, capacity, cut, unit=max(self.graph.total_time, 1e-300) / 100, seed=self.run.seed,
+                deadline=self.run.deadline.within(self.params.prove_seconds),
+            )  # fmt: skip
+        except SolverError as error:
+            self.run.stats.degraded.append(f"cut: {error}")
+            return cut
