@@ -32,7 +32,7 @@ class Stats:
 
     #: Wall seconds of each named stage, in order.
     seconds: dict[str, float] = field(default_factory=dict)
-    #: Time of the best schedule within the budget after each stage (time units of the graph).
+    #: Time of the best schedule within the budget that each stage found (time units of the graph).
     stage_time: dict[str, float] = field(default_factory=dict)
     #: Counts: blocks, classes, options, MILP variables and so on.
     counts: dict[str, int] = field(default_factory=dict)

@@ -31,6 +31,8 @@ from hremate.schedule import Schedule
 from hremate.simulate import base_peak, simulate, step_memory
 from hremate.solvers.base import Run, finish
 from hremate.solvers.beam import beam_search
+from hremate.solvers.cut import Params as CutParams
+from hremate.solvers.cut import cut_search
 from hremate.solvers.cut_model import Cut, moment_problem, solve_cut
 from hremate.solvers.exact import solve_staged
 from hremate.solvers.repair import repair
@@ -40,6 +42,10 @@ from hremate.solvers.scip import MilpSolver
 PINNED_SHARE = 1e-4
 #: Graphs of up to this many ops are one leaf.
 LEAF_OPS = 60
+#: Branch-and-bound nodes times ops and arcs of the cut of the whole graph.
+CUT_WORK = 10**6
+#: Share of the remaining time, and seconds, that the flat cut may take.
+RESERVE_SHARE, RESERVE_SECONDS = 0.1, 10.0
 #: Trees of up to this many parts get every re-run when memory is tight.
 SMALL_TREE = 8
 #: Solves with a smaller budget after an answer that exceeds it (rounding, pinned tensors).
@@ -74,6 +80,8 @@ class Params:
     milp_seconds: float = 15.0
     #: Branch-and-bound nodes of the cut ILP of the whole graph.
     cut_nodes: int = 300
+    #: Take the schedule of the flat method `cut` where it is better than that of the hierarchy.
+    flat_start: bool = True
 
     def __post_init__(self) -> None:
         for name in ("blocks", "refinements", "grid"):
@@ -113,8 +121,8 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
 
     A graph of up to `LEAF_OPS` ops is one leaf. Else partitions are tried until one comes close to the
     bound of the cut model, the plans are exhausted, or the time limit strikes. If no partition gives a
-    schedule within the budget, beam search over the whole graph has the last word; `stats.degraded` says
-    so.
+    schedule within the budget, flat methods over the whole graph (cuts, then beam search) have the last
+    word; `stats.degraded` says so. `stats.stage_time` tells what each stage found by itself.
     """
     search = _Search(graph, budget, run, params)
     try:
@@ -123,6 +131,7 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
         run.stats.timed_out |= run.deadline.expired
     except KeyboardInterrupt:
         run.stats.interrupted = True
+    search.wind_up()
     best, bound = search.best, search.order_bound
     proved = search.solved and best is not None and bound is not None and best.time <= bound * (1 + 1e-9)
     return finish(
@@ -148,6 +157,8 @@ class _Search:
         self.best: Answer | None = None
         self.base_peak = base_peak(graph)
         self.cut: Cut | None = None
+        #: The schedule of the flat method `cut`.
+        self.reserve: IntArray | None = None
         #: Bound on the time of schedules staged along the given order, where the MILP gave one.
         self.order_bound: float | None = None
         self.frontiers: dict[tuple[str, bool], list[Option]] = {}
@@ -165,6 +176,7 @@ class _Search:
             self.solve_as_leaf()
             if self.solved:
                 return
+        self.prepare_reserve()
         skip_to_tight = False
         for plan in plans(self.graph, self.params):
             if self.gap <= (FAR_OFF if plan.tight else CLOSE_ENOUGH):
@@ -180,8 +192,9 @@ class _Search:
                 if plan.tight:
                     break
                 skip_to_tight = True
-        if not self.solved:
-            self.fall_back()
+        if not self.solved and not self.fits(self.reserve):
+            self.run.stats.degraded.append("no schedule from blocks within the budget; used beam search")
+            self.search_beam()
 
     def run_plan(self, plan: Plan) -> None:
         """Partition, options, and the H-ILP with its refinements."""
@@ -332,10 +345,24 @@ class _Search:
                 self.offer(repair(self.graph, exact.order, self.budget), "repair")
         self.check_time(exact.interrupted)
 
-    def fall_back(self) -> None:
-        """Beam search over the whole graph."""
-        self.run.stats.degraded.append("no schedule from blocks within the budget; used beam search")
-        self.search_beam()
+    def prepare_reserve(self) -> None:
+        """The flat cut schedule, to be looked at when the hierarchy is done."""
+        seconds = RESERVE_SHARE * self.run.deadline.remaining
+        with self.timed("flat cut"):
+            run = Run(seed=self.run.seed, deadline=self.run.deadline.within(min(seconds, RESERVE_SECONDS)))
+            self.reserve = cut_search(self.graph, self.budget, run, CutParams())
+        self.check_time(run.stats.interrupted)
+
+    def wind_up(self) -> None:
+        """Weigh the flat cut schedule against the hierarchy's."""
+        if self.reserve is None or (self.solved and not self.params.flat_start):
+            return
+        if not self.solved and self.fits(self.reserve):
+            self.run.stats.degraded.append("no schedule from blocks within the budget; used the flat cut")
+        self.offer(self.reserve, "flat cut")
+
+    def fits(self, order: IntArray | None) -> bool:
+        return order is not None and simulate(self.graph, order).peak <= self.budget
 
     def search_beam(self) -> None:
         with self.timed("beam"):
@@ -368,16 +395,17 @@ class _Search:
         simulation = simulate(self.graph, order)
         answer = Answer(order, simulation.peak, simulation.time)
         fits = answer.peak <= self.budget
+        if fits:
+            times = self.run.stats.stage_time
+            times[stage] = min(answer.time, times.get(stage, answer.time))
         if self.best is not None:
             if self.solved and (not fits or answer.time >= self.best.time):
                 return
             if not self.solved and not fits and answer.peak >= self.best.peak:
                 return
         self.best = answer
-        if fits:
-            self.run.stats.stage_time[stage] = answer.time
-            if self.run.callback is not None:
-                self.run.callback(Schedule(order), answer.peak, answer.time)
+        if fits and self.run.callback is not None:
+            self.run.callback(Schedule(order), answer.peak, answer.time)
 
     @property
     def solved(self) -> bool:
@@ -439,7 +467,8 @@ def price_memory(graph: Graph, budget: int, params: Params) -> Cut | None:
     """The cut of the whole graph at its peak step: the price of memory and what to run again."""
     peak_step = int(np.argmax(step_memory(graph, np.arange(graph.n_ops))))
     problem, needed = moment_problem(graph, peak_step)
-    return solve_cut(problem, budget - needed, node_limit=params.cut_nodes)
+    nodes = max(1, min(params.cut_nodes, CUT_WORK // (len(problem.time) + len(problem.in_idx))))
+    return solve_cut(problem, budget - needed, node_limit=nodes)
 
 
 def priced_picks(level: Level) -> list[list[int]]:

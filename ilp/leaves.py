@@ -12,6 +12,8 @@ from hremate.ilp.leaf_graph import low_peak_options
 from hremate.ilp.options import FrontierParams, frontier
 from hremate.solvers.base import Deadline, Run
 
+#: Share of the remaining time that the leaves of one partition may take.
+LEAF_SHARE = 0.3
 #: Below this many ops in all leaves together, starting workers costs more than it saves.
 PARALLEL_OPS = 400
 
@@ -34,7 +36,7 @@ def solve_leaves(leaves: Sequence[Leaf], task: LeafTask, run: Run) -> list[list[
     The answer does not depend on the number of workers. When the pool breaks (a worker is killed), what is
     missing is solved in this process, and `run.stats.degraded` says so.
     """
-    seconds = run.deadline.remaining
+    seconds = LEAF_SHARE * run.deadline.remaining
     results: dict[int, tuple[list[Option], list[str]]] = {}
     if run.n_jobs != 1 and len(leaves) > 1 and sum(leaf.n_ops for leaf in leaves) >= PARALLEL_OPS:
         order = sorted(range(len(leaves)), key=lambda k: (-leaves[k].n_ops, k))
@@ -49,8 +51,13 @@ def solve_leaves(leaves: Sequence[Leaf], task: LeafTask, run: Run) -> list[list[
                 f"leaves: the pool broke ({type(error).__name__}); solved in this process"
             )
     options = []
+    here = Deadline(seconds if seconds < float("inf") else None)
+    missing = len(leaves) - len(results)
     for k, leaf in enumerate(leaves):
-        found, degraded = results.get(k) or solve_leaf(leaf, task, run.deadline.remaining)
+        if k not in results:
+            results[k] = solve_leaf(leaf, task, here.remaining / missing)
+            missing -= 1
+        found, degraded = results[k]
         options.append(found)
         run.stats.degraded += degraded
     return options

@@ -22,6 +22,9 @@ from hremate.ilp.leaf import (
 from hremate.solvers.base import Deadline
 from hremate.solvers.cut_model import hull, solve_cut
 
+#: Branch-and-bound nodes times forward ops and arcs of one solve.
+NODE_WORK = 10**5
+
 
 @dataclass(frozen=True)
 class FrontierParams:
@@ -29,7 +32,7 @@ class FrontierParams:
 
     #: Capacities between keep-all and keep-least at which the cut ILP of a leaf is solved.
     grid: int = 24
-    #: Branch-and-bound nodes of each of these solves.
+    #: Branch-and-bound nodes of each of these solves, fewer on leaves beyond `NODE_WORK`.
     node_limit: int = 200
 
     def __post_init__(self) -> None:
@@ -55,10 +58,12 @@ def frontier(leaf: Leaf, params: FrontierParams, *, deadline: Deadline) -> list[
         most, least = problem.kept_bytes(vertices[0]), problem.kept_bytes(vertices[-1])
         if most == least or params.grid == 0:
             continue
+        weight = len(problem.time) + len(problem.in_idx)
+        nodes = max(1, min(params.node_limit, NODE_WORK // max(1, weight)))
         for g in range(1, params.grid):
             if deadline.expired:
                 break
-            cut = solve_cut(problem, most - (most - least) * g // params.grid, node_limit=params.node_limit)
+            cut = solve_cut(problem, most - (most - least) * g // params.grid, node_limit=nodes)
             if cut is not None:
                 reruns.setdefault(cut.rerun.tobytes(), cut.rerun)
     forward = np.arange(leaf.n_forward)

@@ -53,13 +53,18 @@ class Params:
 
 def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     """Schedule `graph` within `budget` bytes by cuts; the smallest peak reached when that fails."""
+    return finish(graph, budget, run, "cut", cut_search(graph, budget, run, params))
+
+
+def cut_search(graph: Graph, budget: int, run: Run, params: Params) -> IntArray:
+    """The order that `solve` hands in."""
     search = _Cuts(graph, budget, run, params)
     try:
         search.run_targets()
     except KeyboardInterrupt:
         run.stats.interrupted = True
     run.stats.timed_out |= run.deadline.expired
-    return finish(graph, budget, run, "cut", search.order)
+    return search.order
 
 
 class _Cuts:

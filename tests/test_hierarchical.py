@@ -82,7 +82,7 @@ def test_a_broken_pool_is_survived_and_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert any("pool broke" in event for event in result.stats.degraded)
 
 
-def test_failing_solver_falls_back_to_beam_and_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_solver_falls_back_to_flat_methods_and_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise hr.SolverError("no licence")
 
@@ -90,7 +90,7 @@ def test_failing_solver_falls_back_to_beam_and_tells(monkeypatch: pytest.MonkeyP
     result = hr.solve(hr.generate("chain", 100, 1), "60%", blocks=4, **QUICK)
     assert result.solved
     assert any("no licence" in event for event in result.stats.degraded)
-    assert any("beam" in event for event in result.stats.degraded)
+    assert any("flat cut" in event for event in result.stats.degraded)
 
 
 def test_no_time_at_all_still_gives_the_smallest_peak_known() -> None:
