@@ -104,7 +104,7 @@ class _Rejoined(io.RawIOBase):
 
 
 def write_text(path: Source, text: str) -> None:
-    """Write `text` (ASCII) as a whole or not at all; gzip when the name ends in `.gz`.
+    """Write `text` (UTF-8) as a whole or not at all; gzip when the name ends in `.gz`.
 
     The text goes to a temporary file beside the target, which then replaces the target in one step. The
     target keeps its permissions; a link keeps pointing to it; a device or pipe is written directly. Equal
@@ -116,7 +116,7 @@ def write_text(path: Source, text: str) -> None:
         The file cannot be written; nothing is left behind.
     """
     target = Path(os.path.realpath(path))
-    data = text.encode("ascii")
+    data = text.encode("utf-8")
     if os.fspath(path).endswith(".gz"):
         data = gzip.compress(data, compresslevel=6, mtime=0)
     try:

@@ -8,6 +8,7 @@ long to import are imported by the commands that need them.
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import logging
 import os
@@ -36,9 +37,11 @@ SOLVED, UNSOLVED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # names may hold anything
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        if hasattr(getattr(sys, name), "reconfigure"):
+            getattr(sys, name).reconfigure(errors="backslashreplace")  # names may hold anything
     parsed = _parser().parse_args(arguments)
     with _logging_to_stderr(), _terminable():
         try:
@@ -71,6 +74,7 @@ def _solve(args: argparse.Namespace) -> int:
     from hremate.solvers.registry import get_method
 
     options = _options(get_method(args.method).load().Params, args.option)
+    _check_target(args.output)
     graph = _read(args.graph, args)
     best: list[Schedule] = []
     try:
@@ -89,17 +93,19 @@ def _solve(args: argparse.Namespace) -> int:
         if not best:
             raise
         result = _best_so_far(graph, args, best[0])
-    if args.output is not None:
-        if result.solved and result.schedule is not None:
-            write_schedule(
-                result.schedule, args.output, graph, budget=result.budget, method=result.method
-            )
+    try:
+        if args.output is not None:
+            if result.solved and result.schedule is not None:
+                write_schedule(
+                    result.schedule, args.output, graph, budget=result.budget, method=result.method
+                )
+            else:
+                _say(f"no schedule within the budget, {args.output} is not written")
+    finally:
+        if args.json:
+            _print_json(result.to_dict())
         else:
-            _say(f"no schedule within the budget, {args.output} is not written")
-    if args.json:
-        _print_json(result.to_dict())
-    else:
-        print(_describe(graph, result))
+            print(_describe(graph, result))
     if result.stats.interrupted:
         _say("interrupted; this is the best schedule found so far")
         return INTERRUPTED
@@ -110,6 +116,7 @@ def _compare(args: argparse.Namespace) -> int:
     from hremate._files import write_text
     from hremate.compare import compare
 
+    _check_target(args.output)
     comparison = compare(
         [_read(path, args) for path in args.graphs],
         None if args.budgets is None else _words(args.budgets),
@@ -202,6 +209,7 @@ def _generate(args: argparse.Namespace) -> int:
     from hremate.generate import generate
     from hremate.io import write_graph
 
+    _check_target(args.output)
     graph = generate(args.kind, ops=args.ops, seed=args.seed)
     write_graph(graph, args.output)
     _say(f"{args.output}: {graph.n_ops} ops, {graph.n_tensors} tensors")
@@ -211,6 +219,7 @@ def _generate(args: argparse.Namespace) -> int:
 def _convert(args: argparse.Namespace) -> int:
     from hremate.io import write_graph
 
+    _check_target(args.output)
     graph = _read(args.graph, args)
     write_graph(graph, args.output)
     _say(f"{args.output}: {graph.n_ops} ops, {graph.n_tensors} tensors, {graph.memory_model}")
@@ -239,6 +248,20 @@ def _read(path: str, args: argparse.Namespace) -> Graph:
     from hremate.io import read_graph
 
     return read_graph(path, memory_model=args.memory_model, keep_all=args.keep_all)
+
+
+def _check_target(path: str | None) -> None:
+    """Raise OSError before the work, not after it, where `path` cannot be written."""
+    if path is None:
+        return
+    target = os.path.realpath(path)
+    folder = os.path.dirname(target)
+    if os.path.isdir(target):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, "the folder does not exist", path)
+    if not os.access(target if os.path.exists(target) else folder, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
 
 def _words(text: str) -> list[str]:

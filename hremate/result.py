@@ -72,7 +72,7 @@ class Result:
     lower_bound: float | None = None
     #: The same among schedules staged along a fixed order (see `proof`).
     order_lower_bound: float | None = None
-    #: What an `optimal` rests on: "any-order", "staged" or None.
+    #: What an `optimal` or `infeasible` rests on: "any-order", "staged" or None.
     proof: str | None = None
     #: Peak in bytes that no schedule can stay below, in any order.
     memory_lower_bound: int | None = None

@@ -17,10 +17,9 @@ from hremate.result import Result, Status
 from hremate.schedule import Schedule
 from hremate.simulate import Simulation, base_peak, simulate
 from hremate.solvers.base import Deadline, Run, finish
+from hremate.solvers.incumbent import OPTIMAL_GAP
 from hremate.solvers.registry import Method, get_method, make_params
 
-#: A schedule this close to its bound, relative to the base time, is optimal.
-OPTIMAL_GAP = 1e-9
 #: Seconds, and share of the time limit, that the bound on time may take.
 BOUND_SECONDS, BOUND_SHARE = 20.0, 0.1
 
@@ -138,7 +137,7 @@ def _without_solver(
         smallest = min(range(len(known)), key=lambda k: costs[k].peak)
         return finish(
             graph, budget, run, method, known[smallest],
-            status=Status.INFEASIBLE,
+            status=Status.INFEASIBLE, proof="any-order",
             reason=f"budget {_exact(budget)} is below the {_exact(floor.bytes)} that {floor.need}; no order "
             f"and no recomputation helps; the smallest peak known is {_exact(costs[smallest].peak)}",
         )  # fmt: skip

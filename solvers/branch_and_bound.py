@@ -17,10 +17,10 @@ from hremate.budget import format_bytes
 from hremate.errors import MethodError
 from hremate.graph import FloatArray, Graph, IntArray
 from hremate.result import Result, Status
-from hremate.schedule import Schedule
 from hremate.simulate import simulate
 from hremate.solvers import _branch_kernel as kernels
 from hremate.solvers.base import Deadline, Run, finish
+from hremate.solvers.incumbent import Incumbent, announcer
 
 #: Ops and tensors are bits of an int64, whose sign stays free.
 MAX_ITEMS = 62
@@ -65,8 +65,9 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
             f"branch-and-bound takes graphs of at most {MAX_ITEMS} ops and {MAX_ITEMS} tensors; "
             f"{graph.name!r} has {graph.n_ops} and {graph.n_tensors}"
         )
-    starts = [np.arange(graph.n_ops)] + ([] if run.warm_start is None else [run.warm_start.order])
-    best = _Best(graph, budget, run, starts)
+    best = Incumbent(graph, budget, announcer(run, "branch-and-bound"))
+    for order in [np.arange(graph.n_ops)] + ([] if run.warm_start is None else [run.warm_start.order]):
+        best.offer(order)
     if best.time > graph.total_time:
         proved, bound = _search(graph, budget, run, params, best)
     else:
@@ -84,9 +85,9 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
             lower_bound=max(bound, graph.total_time),
             reason="no schedule within the budget was found in the time and states given",
         )  # fmt: skip
-    order, floor = _smallest_peak(graph, budget, run, params, best.smallest)
+    smallest, floor = _smallest_peak(graph, budget, run, params, best.smallest)
     result = finish(
-        graph, budget, run, "branch-and-bound", order,
+        graph, budget, run, "branch-and-bound", smallest,
         status=Status.INFEASIBLE,
         proof="any-order",
         reason=f"all orders were searched: none fits {format_bytes(budget)} ({budget} bytes); "
@@ -95,33 +96,7 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     return replace(result, memory_lower_bound=floor)
 
 
-class _Best:
-    """The best schedule within the budget so far, and the one of the smallest peak."""
-
-    def __init__(self, graph: Graph, budget: int, run: Run, starts: Iterable[IntArray]) -> None:
-        self._graph = graph
-        self._budget = budget
-        self._run = run
-        self.order: IntArray | None = None
-        self.time = math.inf
-        self.smallest: IntArray | None = None
-        self._peak: float = math.inf
-        for order in starts:
-            self.offer(order)
-
-    def offer(self, order: IntArray) -> None:
-        simulation = simulate(self._graph, order)
-        if simulation.peak < self._peak:
-            self.smallest, self._peak = order, simulation.peak
-        if simulation.peak > self._budget or simulation.time >= self.time:
-            return
-        self.order, self.time = order, simulation.time
-        self._run.progress(f"branch-and-bound: time {simulation.time:.6g}")
-        if self._run.callback is not None:
-            self._run.callback(Schedule(order), simulation.peak, simulation.time)
-
-
-def _search(graph: Graph, budget: int, run: Run, params: Params, best: _Best) -> tuple[bool, float]:
+def _search(graph: Graph, budget: int, run: Run, params: Params, best: Incumbent) -> tuple[bool, float]:
     """Look for schedules that beat `best`; return whether all were seen, and a bound on their time."""
 
     def greedy(deadline: Deadline, calls: float) -> int:

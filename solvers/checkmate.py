@@ -17,16 +17,13 @@ import numpy as np
 
 from hremate.budget import format_bytes
 from hremate.errors import MethodError
-from hremate.graph import FloatArray, Graph, IntArray
+from hremate.graph import FloatArray, Graph
 from hremate.result import Result, Status
-from hremate.schedule import Schedule
-from hremate.simulate import simulate
 from hremate.solvers.base import Run, finish
-from hremate.solvers.checkmate_model import CheckmateModel, build_checkmate_model, counts_exactly
+from hremate.solvers.checkmate_model import build_checkmate_model, counts_exactly
+from hremate.solvers.incumbent import Incumbent, announcer
+from hremate.solvers.memory_milp import solve_within
 from hremate.solvers.scip import MilpSolver, MilpStatus
-
-#: Solves with a tightened budget before a solution that exceeds the budget is given up.
-_TIGHTENINGS = 3
 
 
 @dataclass(frozen=True)
@@ -55,43 +52,32 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     """
     model = build_checkmate_model(graph, budget, tight=params.tight, integer=True)
     run.stats.counts.update(milp_variables=model.milp.n_vars, milp_rows=model.milp.n_rows)
-    best = _Incumbent(graph, budget, run, model)
+    best = Incumbent(graph, budget, announcer(run, "checkmate"), run.lower_bound)
+
+    def offer(x: FloatArray) -> int:
+        return best.offer(np.nonzero(model.runs_of(x))[1])
+
     starts = []
     given = np.arange(graph.n_ops)
     for order in [given] + ([] if run.warm_start is None else [run.warm_start.order]):
         solution = model.solution_of(order.tolist())
         if solution is not None:
             starts.append(solution)
-            best.offer(solution)
-
-    solver = MilpSolver(model.milp, seed=run.seed, name=f"checkmate on {graph.name!r}")
-    limit, bound, nodes, status = budget, graph.total_time, 0, MilpStatus.NO_SOLUTION
-    for attempt in range(1 + _TIGHTENINGS):
-        result = solver.solve(
-            deadline=run.deadline,
-            node_limit=params.node_limit,
-            starts=starts,
-            on_incumbent=best.watch,
-        )
-        nodes += result.nodes
-        run.stats.interrupted |= result.interrupted
-        if attempt == 0:
-            # Only the first program contains every schedule within the budget.
-            status = result.status
-            bound = max(bound, graph.total_time + result.bound * model.time_unit)
-        excess = 0 if result.x is None else best.offer(result.x)
-        if excess <= 0 or result.interrupted or run.deadline.expired:
-            break
-        limit -= excess
-        for row in model.budget_rows:
-            solver.set_row(row, -np.inf, model.memory_limit(limit))
+            offer(solution)
+    outcome = solve_within(
+        MilpSolver(model.milp, seed=run.seed, name=f"checkmate on {graph.name!r}"),
+        budget, model.budget_rows, lambda _, nbytes: model.memory_limit(nbytes), offer,
+        deadline=run.deadline, node_limit=params.node_limit, starts=starts,
+    )  # fmt: skip
+    bound = max(graph.total_time, graph.total_time + outcome.bound * model.time_unit)
+    run.stats.interrupted |= outcome.interrupted
     run.stats.timed_out |= run.deadline.expired
-    run.stats.counts["milp_nodes"] = nodes
+    run.stats.counts["milp_nodes"] = outcome.nodes
 
     exact = counts_exactly(graph)
     order_bound = bound if exact and math.isfinite(bound) else None
     if best.order is None:
-        if status is MilpStatus.INFEASIBLE:
+        if outcome.status is MilpStatus.INFEASIBLE:
             reason = f"the Checkmate program has no schedule within {format_bytes(budget)}" + (
                 ": none staged along the given order fits; others may" if exact else "; others may fit"
             )
@@ -100,7 +86,7 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
         return finish(
             graph, budget, run, "checkmate", best.smallest, order_lower_bound=order_bound, reason=reason
         )
-    proved = (status is MilpStatus.OPTIMAL and limit == budget) or best.time <= bound
+    proved = outcome.proved or best.time <= bound
     any_order = best.time <= graph.total_time
     reason = ""
     if proved and not exact and not any_order:
@@ -113,34 +99,3 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
         order_lower_bound=best.time if proved and exact else order_bound,
         reason=reason,
     )  # fmt: skip
-
-
-class _Incumbent:
-    """The best schedule within the budget among the solutions seen, checked in exact bytes."""
-
-    def __init__(self, graph: Graph, budget: int, run: Run, model: CheckmateModel) -> None:
-        self._graph = graph
-        self._budget = budget
-        self._run = run
-        self._model = model
-        self.order: IntArray | None = None
-        self.time = math.inf
-        self.smallest: IntArray | None = None
-        self._peak: float = math.inf
-
-    def watch(self, x: FloatArray, _: float) -> None:
-        self.offer(x)
-
-    def offer(self, x: FloatArray) -> int:
-        """Consider a solution; return by how many bytes it exceeds the budget."""
-        order = np.nonzero(self._model.runs_of(x))[1]
-        simulation = simulate(self._graph, order)
-        if simulation.peak < self._peak:
-            self.smallest, self._peak = order, simulation.peak
-        excess = simulation.peak - self._budget
-        if excess <= 0 and simulation.time < self.time:
-            self.order, self.time = order, simulation.time
-            self._run.progress(f"checkmate: time {simulation.time:.6g}")
-            if self._run.callback is not None:
-                self._run.callback(Schedule(order), simulation.peak, simulation.time)
-        return excess

@@ -16,10 +16,9 @@ from hremate.budget import format_bytes
 from hremate.errors import MethodError
 from hremate.graph import BoolArray, FloatArray, Graph, IntArray
 from hremate.result import Result, Status
-from hremate.schedule import Schedule
-from hremate.simulate import simulate
 from hremate.solvers.base import Run, finish
 from hremate.solvers.checkmate_model import CheckmateModel, build_checkmate_model, counts_exactly
+from hremate.solvers.incumbent import Incumbent, announcer
 from hremate.solvers.scip import MilpSolver, MilpStatus
 
 
@@ -57,8 +56,7 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     model = build_checkmate_model(graph, budget, tight=params.tight, integer=False)
     run.stats.counts.update(milp_variables=model.milp.n_vars, milp_rows=model.milp.n_rows, relaxations=0)
     solver = MilpSolver(model.milp, seed=run.seed, name=f"checkmate-lp on {graph.name!r}")
-    best: IntArray | None = None
-    best_cost = (True, math.inf, math.inf)  # over the budget, then time, or peak first where it is over
+    best = Incumbent(graph, budget, announcer(run, "checkmate-lp"))
     order_bound: float | None = None
     reason = ""
     for eps in params.deflations:
@@ -75,33 +73,23 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
         if result.x is not None:
             run.stats.counts["relaxations"] += 1
             for order in _rounded(model, result.x, params.thresholds):
-                simulation = simulate(graph, order)
-                over = simulation.peak > budget
-                cost = (over, simulation.peak if over else simulation.time, simulation.time)
-                if cost >= best_cost:
-                    continue
-                best, best_cost = order, cost
-                if not over:
-                    run.progress(f"checkmate-lp: eps {eps}: time {simulation.time:.6g}")
-                    if run.callback is not None:
-                        run.callback(Schedule(order), simulation.peak, simulation.time)
+                best.offer(order)
         if run.stats.interrupted or run.deadline.expired:
             break
     run.stats.timed_out |= run.deadline.expired
-    solved = best is not None and not best_cost[0]
-    if not solved and not reason:
+    if best.order is None and not reason:
         reason = "no rounding of the relaxation fits the budget"
         if not run.stats.counts["relaxations"] and (run.stats.timed_out or run.stats.interrupted):
             reason = "no relaxation was solved in the time given"
-    any_order = solved and best_cost[1] <= graph.total_time
-    staged = solved and order_bound is not None and best_cost[1] <= order_bound
+    any_order = best.time <= graph.total_time
+    staged = order_bound is not None and best.time <= order_bound
     return finish(
-        graph, budget, run, "checkmate-lp", best,
+        graph, budget, run, "checkmate-lp", best.smallest if best.order is None else best.order,
         status=Status.OPTIMAL if any_order or staged else None,
         proof="any-order" if any_order else "staged" if staged else None,
         lower_bound=graph.total_time,
         order_lower_bound=order_bound,
-        reason="" if solved else reason,
+        reason=reason if best.order is None else "",
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ import numpy as np
 from hremate.errors import MethodError
 from hremate.graph import BoolArray, FloatArray, Graph, IntArray
 from hremate.solvers.milp import Milp, MilpBuilder
+from hremate.solvers.staged import stage_runs
 
 #: Memory is counted in units of the common divisor of all sizes while the budget is at most so many of them:
 #: SCIP's relative tolerance (1e-6) then stays below one unit. Else the budget is so many units.
@@ -80,14 +81,8 @@ class CheckmateModel:
         Runs are sorted within each stage. Results are kept only as long as they are needed.
         """
         n = self.graph.n_ops
-        runs = np.zeros((n, n), np.bool_)
-        t = 0
-        for i in order:
-            if i > t or t == n:
-                return None
-            runs[t, i] = True
-            t += i == t
-        if t < n:
+        runs = stage_runs(order, n)
+        if runs is None:
             return None
         keep = least_kept(self.graph, runs)
         x = np.zeros(self.milp.n_vars)
@@ -112,7 +107,10 @@ class CheckmateModel:
 
 
 def counts_exactly(graph: Graph) -> bool:
-    """Whether the program counts the memory of every staged schedule as `hremate.simulate` does."""
+    """Whether the program counts the memory of staged schedules as `hremate.simulate` does.
+
+    A run whose result nobody reads is the exception: its bytes count to the end of the stage.
+    """
     if graph.memory_model != "coexist":
         return False
     for i in range(graph.n_ops):

@@ -17,9 +17,9 @@ from hremate.budget import format_bytes
 from hremate.errors import HremateError, MethodError, MissingExtraError, SolverError
 from hremate.graph import Graph, IntArray
 from hremate.result import Result, Status
-from hremate.schedule import Schedule
 from hremate.simulate import simulate
 from hremate.solvers.base import Run, finish
+from hremate.solvers.incumbent import Incumbent, announcer
 from hremate.solvers.moccasin_model import Program
 
 #: The grid of slots grows with the square of the ops; beyond this it alone takes gigabytes.
@@ -70,7 +70,7 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     run.stats.counts.update(cp_variables=program.n_vars, cp_intervals=program.n_intervals)
     if run.warm_start is not None:
         program.hint(run.warm_start)
-    answer = _optimize(program, cp_model, run, params)
+    answer = _optimize(program, budget, cp_model, run, params)
     run.stats.timed_out |= run.deadline.expired
     order = answer.order
     # Nothing takes less than the sum of all op times, in any order.
@@ -113,25 +113,21 @@ class _Answer:
     bound: float
 
 
-def _optimize(program: Program, cp_model: Any, run: Run, params: Params) -> _Answer:
+def _optimize(program: Program, budget: int, cp_model: Any, run: Run, params: Params) -> _Answer:
     """Run CP-SAT in a thread of its own; this thread owns the deadline and hears Ctrl-C."""
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = params.workers
     solver.parameters.interleave_search = True
     solver.parameters.random_seed = run.seed % 2**31
     solver.parameters.catch_sigint_signal = False
-    found: list[IntArray] = []
+    best = Incumbent(program.graph, budget, announcer(run, "moccasin"))
     errors: list[BaseException] = []
     done = threading.Event()
 
     class Watch(cp_model.CpSolverSolutionCallback):
         def on_solution_callback(self) -> None:
             try:
-                found.append(program.order_of(self.value))
-                simulation = simulate(program.graph, found[-1])
-                run.progress(f"moccasin: time {simulation.time:.6g}")
-                if run.callback is not None:
-                    run.callback(Schedule(found[-1]), simulation.peak, simulation.time)
+                best.offer(program.order_of(self.value))
             except BaseException as error:  # must not unwind through CP-SAT; raised below
                 errors.append(error)
                 self.stop_search()
@@ -167,4 +163,4 @@ def _optimize(program: Program, cp_model: Any, run: Run, params: Params) -> _Ans
     bound = math.inf if status == cp_model.INFEASIBLE else 0.0
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         bound = float(solver.best_objective_bound)
-    return _Answer(status, found[-1] if found else None, bound)
+    return _Answer(status, best.order, bound)

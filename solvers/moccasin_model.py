@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from hremate.graph import Graph, IntArray
+from hremate.solvers.staged import TensorGroup, stage_runs, tensor_groups
 
 #: Times that are not whole are rounded down to this share of their sum.
 _FINEST = 2.0**-50
@@ -30,12 +31,9 @@ _FINEST = 2.0**-50
 
 @dataclass(frozen=True)
 class _Tensor:
-    """Tensors of one op with the same users, as one, and the intervals of its copies."""
+    """A group of tensors and the intervals of its copies."""
 
-    producer: int
-    size: int
-    users: tuple[int, ...]
-    is_output: bool
+    group: TensorGroup
     #: End of each copy, as a variable: the first moment at which it need not be there.
     ends: list[Any]
     #: For each reading run (op, number) and for the end of the schedule (-1, 0): one 0-1 variable per copy.
@@ -54,7 +52,7 @@ class Program:
         n = graph.n_ops
         self._reuse = graph.memory_model == "reuse"
         self.horizon = n * (n + 1) // 2 * (2 if self._reuse else 1)
-        last = last_useful_stage(graph)
+        groups, last = tensor_groups(graph)
         #: Runs per op that any staged schedule may want.
         self.needed_runs = max(last[i] - i for i in range(n)) + 1
         self.quantum, costs, self.exact_times = _integer_times(graph)
@@ -75,7 +73,7 @@ class Program:
                     self.model.add_implication(active[c], active[c - 1])
             self.starts.append(starts)
             self.active.append(active)
-        self.tensors = [self._tensor(*group) for group in _groups(graph)]
+        self.tensors = [self._tensor(group) for group in groups]
         self._add_reads()
         self._add_memory(budget)
         self.model.minimize(sum(objective))
@@ -91,15 +89,12 @@ class Program:
 
     def hint(self, schedule: Iterable[int]) -> None:
         """Suggest a schedule; of no effect unless it is staged with few enough runs."""
-        n, t = self.graph.n_ops, 0
-        stages: list[set[int]] = [set() for _ in range(n)]
-        for i in schedule:
-            if i > t or t == n:
-                return
-            stages[t].add(i)
-            t += i == t
+        n = self.graph.n_ops
+        runs = stage_runs(schedule, n)
+        if runs is None:
+            return
         for i, (starts, active) in enumerate(zip(self.starts, self.active, strict=True)):
-            slots = [_slot(t, i) for t in range(i + 1, n) if i in stages[t]]
+            slots = [_slot(t, i) for t in range(i + 1, n) if runs[t, i]]
             for c in range(1, len(starts)):
                 self.model.add_hint(active[c], c <= len(slots))
                 if c <= len(slots):
@@ -113,20 +108,20 @@ class Program:
         """First moment at which an input of a run need not be there any more."""
         return 2 * slot + 1 if self._reuse else slot + 1
 
-    def _tensor(self, producer: int, size: int, users: tuple[int, ...], is_output: bool) -> _Tensor:
+    def _tensor(self, group: TensorGroup) -> _Tensor:
         """Add the ends of the copies of a tensor: after they begin, and before the next copy is made."""
-        starts, active = self.starts[producer], self.active[producer]
+        starts, active = self.starts[group.producer], self.active[group.producer]
         ends = [self.model.new_int_var(0, self.horizon, "") for _ in starts]
         for c, end in enumerate(ends):
             self.model.add(end >= self._made(starts[c]) + 1)
             if c + 1 < len(ends):
                 self.model.add(end <= self._made(starts[c + 1])).only_enforce_if(active[c + 1])
-        return _Tensor(producer, size, users, is_output, ends, {})
+        return _Tensor(group, ends, {})
 
     def _add_reads(self) -> None:
         """Every read, and the end for graph outputs, takes exactly one copy that covers it."""
         for tensor in self.tensors:
-            reads = [(j, d) for j in tensor.users for d in range(len(self.starts[j]))]
+            reads = [(j, d) for j in tensor.group.users for d in range(len(self.starts[j]))]
             for j, d in reads:
                 slot, takes_place = self.starts[j][d], self.active[j][d]
                 servers = self._serve(tensor, self._read(slot), slot)
@@ -135,7 +130,7 @@ class Program:
                 else:
                     self.model.add(sum(servers) == takes_place)
                 tensor.servers[j, d] = servers
-            if tensor.is_output:
+            if tensor.group.is_output:
                 tensor.servers[-1, 0] = servers = self._serve(tensor, self.horizon, None)
                 self.model.add_exactly_one(servers)
 
@@ -146,9 +141,9 @@ class Program:
             server = self.model.new_bool_var("")
             self.model.add(end >= until).only_enforce_if(server)
             if c > 0:
-                self.model.add_implication(server, self.active[tensor.producer][c])
+                self.model.add_implication(server, self.active[tensor.group.producer][c])
             if slot is not None:
-                start = self.starts[tensor.producer][c]
+                start = self.starts[tensor.group.producer][c]
                 self.model.add(start + 1 <= slot).only_enforce_if(server)
             servers.append(server)
         return servers
@@ -165,43 +160,15 @@ class Program:
 
         for tensor in self.tensors:
             for c, end in enumerate(tensor.ends):
-                start = self._made(self.starts[tensor.producer][c])
+                start = self._made(self.starts[tensor.group.producer][c])
                 length = model.new_int_var(1, self.horizon, "")
-                add(start, length, end, self.active[tensor.producer][c], tensor.size)
+                add(start, length, end, self.active[tensor.group.producer][c], tensor.group.size)
         for i in np.flatnonzero(graph.workspace).tolist():
             for start, takes_place in zip(self.starts[i], self.active[i], strict=True):
                 moment = 2 * start if self._reuse else start
                 add(moment, 1, moment + 1, takes_place, int(graph.workspace[i]))
         model.add_cumulative(intervals, demands, budget // unit)
         self.n_intervals = len(intervals)
-
-
-def last_useful_stage(graph: Graph) -> list[int]:
-    """The last stage in which running each op can help a staged schedule."""
-    n = graph.n_ops
-    last = list(range(n))
-    for i in range(n - 1, -1, -1):
-        if graph.once[i]:
-            continue
-        for x in graph.outputs_of(i):
-            if graph.is_output[x]:
-                last[i] = n - 1
-            for j in graph.users_of(x).tolist():
-                last[i] = max(last[i], last[j])
-    return last
-
-
-def _groups(graph: Graph) -> list[tuple[int, int, tuple[int, ...], bool]]:
-    """(producer, bytes, users, whether a graph output) of the tensors of more than 0 bytes."""
-    groups: list[tuple[int, int, tuple[int, ...], bool]] = []
-    for i in range(graph.n_ops):
-        merged: dict[tuple[tuple[int, ...], bool], int] = {}
-        for x in graph.outputs_of(i):
-            if graph.size[x]:
-                key = (tuple(graph.users_of(x).tolist()), bool(graph.is_output[x]))
-                merged[key] = merged.get(key, 0) + int(graph.size[x])
-        groups += [(i, size, users, is_output) for (users, is_output), size in merged.items()]
-    return groups
 
 
 def _slot(stage: int, op: int) -> int:

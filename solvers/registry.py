@@ -42,9 +42,9 @@ METHODS: dict[str, Method] = {
         Method(
             "exact",
             "hremate.solvers.exact",
-            "the segment-alive MILP in SCIP: best schedule staged along the given order",
+            "the segment-alive MILP in SCIP: best staged schedule, given order and others",
             True,
-            "up to about 70 ops, fewer at tight budgets",
+            "proves up to about 70-100 ops; refuses above 400",
             "after Checkmate (Jain et al., MLSys 2020), with segments instead of frees",
         ),
         Method(
@@ -187,4 +187,7 @@ def make_params(method: Method, options: dict[str, Any]) -> Any:
             raise MethodError(
                 f"method {method.name!r} has no parameter {key!r}; known: {', '.join(known) or 'none'}"
             )
-    return params(**options)
+    try:
+        return params(**options)
+    except (TypeError, ValueError) as error:
+        raise MethodError(f"method {method.name!r}: {error}") from error

@@ -11,7 +11,7 @@ import enum
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -139,7 +139,8 @@ class MilpSolver:
         gap_abs: float = 0.0,
         gap_rel: float = 0.0,
         starts: Sequence[FloatArray] = (),
-        on_incumbent: Callable[[FloatArray, float], None] | None = None,
+        cutoff: float = np.inf,
+        on_incumbent: Callable[[FloatArray, float], object] | None = None,
     ) -> MilpResult:
         """Solve the program as it stands.
 
@@ -154,9 +155,12 @@ class MilpSolver:
         starts : sequence of float64[v]
             Complete solutions. Those that miss a row or bound (by 1e-9, relative) are ignored; the answer
             is never worse than the best of the others.
+        cutoff : float
+            Solutions that cost more do not count: INFEASIBLE says that none costs less, and so does a bound
+            equal to `cutoff`.
         on_incumbent : callable, optional
-            Called from SCIP's thread with (x, objective) for each improved solution; what it raises stops
-            the solve and is raised here.
+            Called from SCIP's thread with (x, objective) for each improved solution; the solve stops when
+            it returns True. What it raises stops the solve and is raised here.
 
         Raises
         ------
@@ -168,7 +172,7 @@ class MilpSolver:
         current = self._current()
         good = [np.asarray(x, np.float64) for x in starts]
         rounded = [_rounded(current, x) for x in good if current.satisfied_by(x)]
-        good = [x for x in rounded if x is not None]
+        good = [x for x in rounded if x is not None and current.objective(x) <= cutoff]
         good.sort(key=current.objective)
         if deadline.expired:
             return self._result(good, "timelimit", None, -np.inf, 0, start_time, False)
@@ -180,6 +184,7 @@ class MilpSolver:
             model.setParam("limits/gap", gap_rel)
             # Only so that the LP solver, deaf to interrupts within one LP, stops by itself.
             model.setParam("limits/time", min(deadline.remaining, _LONGEST))
+            model.setObjlimit(min(cutoff, model.infinity()))
             for x in good:
                 self._offer(x)
             if on_incumbent is not None and self._watch is None:
@@ -199,7 +204,8 @@ class MilpSolver:
             if self._watch is not None and error is self._watch.error:
                 raise
             raise SolverError(f"{self.name}: SCIP failed: {error}") from error
-        return self._result(good, status, found, bound, nodes, start_time, interrupted)
+        result = self._result(good, status, found, bound, nodes, start_time, interrupted)
+        return replace(result, bound=min(result.bound, cutoff))
 
     def _current(self) -> Milp:
         m = self._milp
@@ -282,10 +288,10 @@ class _IncumbentEvent(pyscipopt.Eventhdlr):
 
     def __init__(self, read: Callable[[Any], tuple[FloatArray, float] | None]) -> None:
         self._read = read
-        self._callback: Callable[[FloatArray, float], None] | None = None
+        self._callback: Callable[[FloatArray, float], object] | None = None
         self.error: BaseException | None = None
 
-    def arm(self, callback: Callable[[FloatArray, float], None] | None) -> None:
+    def arm(self, callback: Callable[[FloatArray, float], object] | None) -> None:
         self._callback = callback
         self.error = None
 
@@ -300,8 +306,8 @@ class _IncumbentEvent(pyscipopt.Eventhdlr):
             return
         try:
             incumbent = self._read(self.model.getBestSol())
-            if incumbent is not None:
-                self._callback(*incumbent)
+            if incumbent is not None and self._callback(*incumbent) is True:
+                self.model.interruptSolve()
         except BaseException as error:  # must not unwind through SCIP; raised by `solve`
             self.error = error
             self.model.interruptSolve()
@@ -314,6 +320,8 @@ def _load(milp: Milp, seed: int) -> tuple[Any, list[Any], list[Any]]:
     model.setParam("misc/catchctrlc", False)
     model.setParam("parallel/maxnthreads", 1)
     model.setParam("lp/threads", 1)
+    # Wrong (optima, even "infeasible") where coefficients of a row differ by about 1e-8, as byte sizes do.
+    model.setParam("presolving/domcol/maxrounds", 0)
     model.setParam("randomization/randomseedshift", seed)
     model.setParam("randomization/permutationseed", seed)
     model.setParam("randomization/lpseed", seed)

@@ -21,6 +21,7 @@ import numpy as np
 
 from hremate.graph import FloatArray, Graph, IntArray
 from hremate.solvers.milp import Milp, MilpBuilder
+from hremate.solvers.staged import TensorGroup, stage_runs, tensor_groups
 
 #: Memory is counted in budgets, since the solver's absolute tolerance (1e-6) wants rows of about 1. While the
 #: budget is at most so many common divisors of all sizes, the tolerance hides no byte: it is then first
@@ -30,19 +31,6 @@ MAX_DIVISORS = 2**18
 # References to a segment: the index of its variable, or one of these.
 _ZERO, _ONE = -1, -2
 _END = -1
-
-
-@dataclass(frozen=True)
-class _Tensor:
-    """Tensors of one op with the same users, as one."""
-
-    producer: int
-    #: Bytes, > 0.
-    size: int
-    users: tuple[int, ...]
-    is_output: bool
-    #: Last stage in which it may be read; n for a graph output, -1 when it never is.
-    last_need: int
 
 
 @dataclass(frozen=True)
@@ -64,7 +52,7 @@ class StagedModel:
     memory_fixed: tuple[int, ...]
     #: Cost 1 of the program is so much time.
     time_unit: float
-    tensors: tuple[_Tensor, ...]
+    tensors: tuple[TensorGroup, ...]
     #: For tensor x and stage t, (segment, slot at which it ends) after the producer's slot.
     chains: tuple[dict[int, tuple[tuple[int, int], ...]], ...]
 
@@ -86,7 +74,7 @@ class StagedModel:
         Runs are sorted within each stage and runs that nobody needs are dropped, so the memory of the
         solution may differ from that of the schedule.
         """
-        runs = _stage_runs(order, self.graph.n_ops)
+        runs = stage_runs(order, self.graph.n_ops)
         if runs is None:
             return None
         x = np.zeros(self.milp.n_vars)
@@ -122,7 +110,7 @@ def build_staged_model(graph: Graph, budget: int) -> StagedModel:
     n^2 / 2 rows of memory (n^2 under `reuse`).
     """
     n = graph.n_ops
-    tensors, last = _tensors(graph)
+    tensors, last = tensor_groups(graph)
     unit = max(budget, 1)
     divisor = math.gcd(*graph.size.tolist(), *graph.workspace.tolist())
     if not divisor or budget // divisor > MAX_DIVISORS:
@@ -145,31 +133,12 @@ def build_staged_model(graph: Graph, budget: int) -> StagedModel:
     )  # fmt: skip
 
 
-def _tensors(graph: Graph) -> tuple[tuple[_Tensor, ...], list[int]]:
-    """The tensors that matter, and for each op the last stage in which running it can help."""
-    n = graph.n_ops
-    last = list(range(n))
-    tensors: list[_Tensor] = []
-    for i in range(n - 1, -1, -1):
-        merged: dict[tuple[tuple[int, ...], bool], int] = {}
-        for x in graph.outputs_of(i):
-            if graph.size[x]:
-                key = (tuple(graph.users_of(x).tolist()), bool(graph.is_output[x]))
-                merged[key] = merged.get(key, 0) + int(graph.size[x])
-        for (users, is_output), size in merged.items():
-            last_need = n if is_output else max((last[j] for j in users), default=-1)
-            tensors.append(_Tensor(i, size, users, is_output, last_need))
-            if not graph.once[i]:
-                last[i] = max(last[i], min(last_need, n - 1))
-    return tuple(tensors[::-1]), last
-
-
 def _limit(nbytes: int, unit: int, divisor: int) -> float:
     return (nbytes // divisor) * divisor / unit
 
 
 def _add_chain(
-    builder: MilpBuilder, tensor: _Tensor, run_var: IntArray, n: int, only_output: bool
+    builder: MilpBuilder, tensor: TensorGroup, run_var: IntArray, n: int, only_output: bool
 ) -> dict[int, tuple[tuple[int, int], ...]]:
     """Add the segments of a tensor and the rows between them; return its chain in each stage."""
     i = tensor.producer
@@ -237,7 +206,7 @@ def _follow_own(builder: MilpBuilder, segment: int, run: int, start: int, only_o
 def _add_moments(
     builder: MilpBuilder,
     graph: Graph,
-    tensors: tuple[_Tensor, ...],
+    tensors: tuple[TensorGroup, ...],
     chains: tuple[dict[int, tuple[tuple[int, int], ...]], ...],
     run_var: IntArray,
 ) -> IntArray:
@@ -278,7 +247,7 @@ def _add_memory(
     budget: int,
     unit: int,
     divisor: int,
-    tensors: tuple[_Tensor, ...],
+    tensors: tuple[TensorGroup, ...],
     chains: tuple[dict[int, tuple[tuple[int, int], ...]], ...],
     run_var: IntArray,
 ) -> tuple[list[int], list[int]]:
@@ -341,16 +310,3 @@ class _MemoryRow:
                 self.sizes.append(nbytes)
         elif segment == _ONE:
             self.fixed += nbytes
-
-
-def _stage_runs(order: Iterable[int], n: int) -> np.ndarray | None:
-    """Whether op i runs in stage t, bool[n, n]; None when the first runs do not follow the given order."""
-    runs = np.zeros((n, n), np.bool_)
-    t = 0
-    for i in order:
-        if i > t or t == n:
-            # Runs after the last first run belong to no stage.
-            return None
-        runs[t, i] = True
-        t += i == t
-    return runs if t == n else None

@@ -109,7 +109,7 @@ def test_the_solution_of_a_schedule_is_one_and_counts_its_peak(rng: object, tigh
     x = model.solution_of(order)
     assert x is not None and model.milp.satisfied_by(x)
     assert np.array_equal(np.nonzero(model.runs_of(x))[1], order)
-    if counts_exactly(graph):
+    if counts_exactly(graph) and not has_useless_run(graph, order):
         assert model.counted_peak(x) == pytest.approx(peak)
     else:
         assert model.counted_peak(x) >= peak - 1e-6
@@ -122,6 +122,18 @@ def random_staged(graph: Graph, rng: object) -> list[int]:
         order += [i for i in range(t) if not graph.once[i] and rng.random() < 0.3]  # type: ignore[attr-defined]
         order.append(t)
     return order
+
+
+def has_useless_run(graph: Graph, order: list[int]) -> bool:
+    """Whether a copy made by a re-run is neither read nor there at the end."""
+    for step, i in enumerate(order):
+        later = order[step + 1 :]
+        until = later.index(i) if i in later else len(later)
+        read = any(graph.producer[x] == i for j in later[:until] for x in graph.inputs_of(j))
+        at_end = i not in later and graph.is_output[list(graph.outputs_of(i))].any()
+        if i in order[:step] and not read and not at_end:
+            return True
+    return False
 
 
 def test_schedules_that_are_not_staged_have_no_solution() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -272,12 +273,23 @@ def test_compare_writes_the_format_that_the_file_name_asks_for(
     assert out == (tmp_path / "table").read_text() and out.startswith("graph,method,")
 
 
-def test_compare_prints_its_table_even_if_the_file_cannot_be_written(
-    graph_file: str, tmp_path: Path, capsys: Any
-) -> None:
-    assert main([*compared(graph_file), "-o", str(tmp_path / "no" / "t.csv")]) == 2
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no file that is always full")
+def test_results_are_printed_even_if_the_file_cannot_be_written(graph_file: str, capsys: Any) -> None:
+    assert main([*compared(graph_file), "-o", "/dev/full"]) == 2
     captured = capsys.readouterr()
-    assert "| method " in captured.out and "No such file" in captured.err
+    assert "| method " in captured.out and "No space left" in captured.err
+    assert main(["solve", graph_file, "--budget", "100%", "--method", "none", "-o", "/dev/full"]) == 2
+    captured = capsys.readouterr()
+    assert "overhead" in captured.out and "No space left" in captured.err
+
+
+def test_a_folder_that_is_missing_is_told_before_the_work(
+    graph_file: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.setattr(importlib.import_module("hremate.solve"), "solve", None)  # must not be reached
+    target = tmp_path / "no" / "s.json"
+    assert main(["solve", graph_file, "--budget", "40", "-o", str(target)]) == 2
+    assert str(target) in capsys.readouterr().err
 
 
 def test_compare_takes_refusals_as_answers_and_failures_not(
@@ -437,6 +449,7 @@ def test_methods_lists_every_method(capsys: Any) -> None:
         ["info", "/"],
         ["validate", "GRAPH", "GRAPH"],
         ["validate", "GRAPH", "/no/such/schedule.json"],
+        ["compare", "GRAPH", "--budgets", "50%", "--methods", "none", "-o", "/no/such/folder/t.csv"],
         ["convert", "GRAPH", "/no/such/folder/g.json"],
         ["generate", "layered", "--ops", "0", "-o", "/dev/null"],
         ["generate", "layered", "--ops", "10", "-o", "/no/such/folder/g.json"],
@@ -470,6 +483,15 @@ def test_a_reader_that_goes_away_is_no_error(graph_file: str) -> None:
         ["bash", "-c", command], capture_output=True, text=True, env=environment(), cwd="/", check=True
     )
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_closed_streams_are_no_error(graph_file: str, tmp_path: Path, closed: str) -> None:
+    target = tmp_path / "s.json"
+    solve = f"-m hremate solve {graph_file} --budget 100% --method none -o {target}"
+    done = subprocess.run(["bash", "-c", f"{sys.executable} {solve} {closed}"], env=environment(), cwd="/")
+    assert done.returncode == 0
+    assert hr.read_schedule(target).peak == 50
 
 
 def test_it_runs_as_a_module() -> None:

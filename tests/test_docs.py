@@ -150,6 +150,16 @@ def test_the_table_of_methods_is_the_registry() -> None:
     assert table("README.md", "methods") == rows
 
 
+def test_every_method_is_described_with_its_parameters() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^### `([\w-]+)`\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))
+    assert sorted(sections) == sorted(METHODS)
+    for name, section in sections.items():
+        if name != "hierarchical":  # its parameters have a table of their own
+            told = re.findall(r"`(\w+)`", section.partition("Parameters: ")[2])
+            assert told == [f.name for f in fields(get_method(name).load().Params)], name
+
+
 def test_the_table_of_kinds_is_the_generators() -> None:
     assert table("docs/cli.md", "kinds") == [f"| `{kind}` | {text} |" for kind, text in KINDS.items()]
 
@@ -172,8 +182,9 @@ def test_the_readme_explains_every_key_of_a_result() -> None:
 
 
 def test_the_parameters_of_the_hierarchy_are_those_of_its_code() -> None:
-    told = {name.strip("`"): float(value) for name, value in first_cells("docs/hierarchy.md", "Parameters")}
-    assert told == {f.name: f.default for f in fields(get_method("hierarchical").load().Params)}
+    told = {name.strip("`"): value for name, value in first_cells("docs/hierarchy.md", "Parameters")}
+    defaults = {f.name: f.default for f in fields(get_method("hierarchical").load().Params)}
+    assert told == {k: str(v) if isinstance(v, bool) else f"{v:g}" for k, v in defaults.items()}
 
 
 def options() -> Iterator[tuple[str, str]]:

@@ -6,14 +6,17 @@ import random
 
 import numpy as np
 import pytest
-from oracle import breakpoints, min_peak, optimal_order, optimal_staged, random_graph
+from oracle import breakpoints, min_peak, optimal_order, optimal_staged, optimal_time, random_graph
 
 from hremate import Graph, MethodError, Op, Schedule, Status, simulate, validate
 from hremate.simulate import base_peak
+from hremate.solvers import exact
 from hremate.solvers.base import Deadline, Run
-from hremate.solvers.exact import Params, solve, solve_staged, threshold_orders
+from hremate.solvers.beam import Found
+from hremate.solvers.exact import Params, solve, solve_staged, solve_sweep
 from hremate.solvers.scip import MilpStatus
 from hremate.solvers.segments import build_staged_model
+from hremate.solvers.staged import threshold_orders
 
 
 def training_chain(layers: int, memory_model: str = "coexist") -> Graph:
@@ -162,12 +165,122 @@ def test_without_recomputation_the_proof_holds_for_any_order() -> None:
     assert (result.status, result.proof, result.recomputes) == (Status.OPTIMAL, "any-order", 0)
 
 
-def test_no_staged_schedule_is_no_proof_that_there_is_none() -> None:
-    seed = next(s for s in range(100) if min_peak(random_graph(s)) < min_peak(random_graph(s), staged=True))
-    graph = random_graph(seed)
+def test_no_staged_schedule_is_no_proof_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "beam_search", lambda graph, budget, **_: Found(graph, budget, smallest=FIRST))
+    monkeypatch.setattr(exact, "_other_orders", lambda graph, best: [])
+    graph = late_reader()
     result = solve(graph, min_peak(graph), Run(), Params())
     assert result.status is Status.NO_SOLUTION and "staged" in result.reason
     assert result.schedule is not None and result.peak is not None and result.peak > result.budget
+
+
+#: The given order of `late_reader`.
+FIRST = np.arange(4)
+
+
+def late_reader() -> Graph:
+    """Two large results; the given order makes both before it reads one of them."""
+    ops = [
+        Op("a", 1.0, (), (("x", 8),), once=True),
+        Op("b", 1.0, (), (("y", 8),), once=True),
+        Op("c", 1.0, ("x",), (("u", 1),)),
+        Op("d", 1.0, ("y",), (("v", 1),)),
+    ]
+    return Graph.from_ops(ops, ["u", "v"])
+
+
+def test_other_orders_are_searched_where_the_given_one_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "beam_search", lambda graph, budget, **_: Found(graph, budget, smallest=FIRST))
+    graph = late_reader()
+    result = solve(graph, min_peak(graph), Run(), Params())
+    assert (result.status, result.proof, result.time) == (Status.OPTIMAL, "any-order", graph.total_time)
+
+
+def test_a_schedule_that_beats_the_given_order_is_not_called_proved() -> None:
+    seeds = [s for s in range(150) if beaten(random_graph(s)) is not None]
+    assert seeds
+    for seed in seeds:
+        graph = random_graph(seed)
+        budget = beaten(graph)
+        assert budget is not None
+        best = optimal_order(graph, budget)
+        assert best is not None
+        run = Run(warm_start=Schedule(best))
+        result = solve(graph, budget, run, Params())
+        staged = optimal_staged(graph, budget)
+        assert (result.status, result.proof) == (Status.FEASIBLE, None)
+        assert result.time == simulate(graph, best).time and result.order_lower_bound == staged
+
+
+def beaten(graph: Graph) -> int | None:
+    """A budget at which an any-order schedule with recomputation beats all staged ones."""
+    for budget in breakpoints(graph):
+        best, staged = optimal_time(graph, budget), optimal_staged(graph, budget)
+        if best is not None and staged is not None and graph.total_time < best < staged:
+            return budget
+    return None
+
+
+def test_a_known_bound_that_is_met_ends_the_search_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = training_chain(8)
+    budget = int(0.7 * base_peak(graph))
+    best = solve_staged(graph, budget)
+    assert best.order is not None
+    monkeypatch.setattr(exact, "build_staged_model", None)
+    run = Run(warm_start=Schedule(best.order), lower_bound=best.bound)
+    result = solve(graph, budget, run, Params())
+    assert (result.status, result.proof, result.time) == (Status.OPTIMAL, "any-order", best.bound)
+
+
+def test_the_program_is_not_built_when_the_time_is_too_short_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = training_chain(8)
+    budget = int(0.8 * base_peak(graph))
+    monkeypatch.setattr(exact, "build_staged_model", None)
+    monkeypatch.setattr(exact, "_BUILD_SECONDS", 1.0)
+    run = Run(deadline=Deadline(30.0))
+    result = solve(graph, budget, run, Params())
+    assert result.status is Status.FEASIBLE and run.stats.timed_out and not run.deadline.expired
+
+
+def test_a_bound_that_is_met_ends_the_solve_of_the_program() -> None:
+    graph = training_chain(8)
+    budget = int(0.7 * base_peak(graph))
+    best = solve_staged(graph, budget)
+    answer = solve_staged(graph, budget, lower_bound=best.bound)
+    assert (answer.status, answer.bound) == (MilpStatus.OPTIMAL, best.bound)
+
+
+def test_a_cutoff_hides_schedules_that_take_as_long() -> None:
+    graph = training_chain(8)
+    budget = int(0.7 * base_peak(graph))
+    best = solve_staged(graph, budget)
+    above = solve_staged(graph, budget, cutoff=best.bound + 1.0)
+    assert (above.status, above.bound) == (MilpStatus.OPTIMAL, best.bound)
+    below = solve_staged(graph, budget, cutoff=best.bound - 1.0)
+    assert below.status is not MilpStatus.OPTIMAL and below.bound <= best.bound
+
+
+def test_a_sweep_equals_single_solves_and_reuses_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = training_chain(6)
+    budgets = [base_peak(graph) * percent // 100 for percent in (50, 90, 60, 99, 80, 70, 95, 90)]
+    solved: list[int] = []
+    single = exact.solve_staged
+
+    def counted(graph: Graph, budget: int, **options: object) -> exact.StagedAnswer:
+        solved.append(budget)
+        return single(graph, budget, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(exact, "solve_staged", counted)
+    answers = solve_sweep(graph, budgets)
+    for budget, answer in zip(budgets, answers, strict=True):
+        assert answer.bound == single(graph, budget).bound
+    assert solved == sorted(solved, reverse=True) and len(solved) < len(set(budgets))
+
+
+def test_graphs_too_large_for_the_program_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "MAX_OPS", 8)
+    with pytest.raises(MethodError, match="at most 8 ops"):
+        solve(training_chain(4), 10, Run(), Params())
 
 
 def test_a_warm_start_is_never_lost() -> None:
@@ -191,3 +304,5 @@ def test_equal_seeds_and_node_limits_give_equal_schedules() -> None:
 def test_parameters_are_checked() -> None:
     with pytest.raises(MethodError, match="expected >= 1"):
         Params(node_limit=0)
+    with pytest.raises(MethodError, match="expected >= 1"):
+        Params(width=0)

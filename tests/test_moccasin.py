@@ -15,7 +15,6 @@ from hremate.result import Result
 from hremate.simulate import base_peak
 from hremate.solvers import moccasin
 from hremate.solvers.base import Deadline, Run
-from hremate.solvers.moccasin_model import last_useful_stage
 
 SHARED = Path(__file__).parents[2] / "shared"
 
@@ -143,20 +142,6 @@ def test_without_ortools_the_message_says_what_to_install(monkeypatch: pytest.Mo
 def test_refuses_parameters_out_of_range(options: dict[str, int]) -> None:
     with pytest.raises(MethodError, match=r"Expected \w+ >= 1"):
         moccasin.Params(**options)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_no_run_beyond_the_last_useful_stage_can_be_needed(seed: int) -> None:
-    graph = random_graph(seed)
-    last = last_useful_stage(graph)
-    for i in range(graph.n_ops):
-        users = {int(j) for x in graph.outputs_of(i) for j in graph.users_of(x)}
-        if graph.once[i]:
-            assert last[i] == i
-        elif graph.is_output[list(graph.outputs_of(i))].any():
-            assert last[i] == graph.n_ops - 1
-        else:
-            assert last[i] == max([i, *(last[j] for j in users)])
 
 
 @pytest.mark.slow
