@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hremate.solve import OPTIMAL_GAP
+from hremate.solvers.incumbent import OPTIMAL_GAP
 
 #: A row of a comparison as `to_dict` gives it; None where the comparison did not get.
 Cell = Mapping[str, Any] | None

@@ -6,8 +6,25 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core.registry import CPUDispatcher
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Kernel(CPUDispatcher):
+    """A compiled function that hands on what a signal handler raised while it ran.
+
+    Python runs the handlers of signals as soon as a kernel returns; numba then has a result as well as an
+    exception, and the interpreter turns Ctrl-C into a SystemError.
+    """
+
+    def __call__(self, *args: Any) -> Any:
+        try:
+            return super().__call__(*args)
+        except SystemError as error:
+            if error.__cause__ is None:
+                raise
+            raise error.__cause__ from None
 
 
 def kernel(function: F) -> F:
@@ -18,6 +35,9 @@ def kernel(function: F) -> F:
     without a home); the kernel is then compiled anew in each process.
     """
     try:
-        return cast("F", numba.njit(cache=True, nogil=True)(function))
+        compiled = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:
-        return cast("F", numba.njit(nogil=True)(function))
+        compiled = numba.njit(nogil=True)(function)
+    if isinstance(compiled, CPUDispatcher):  # not so where NUMBA_DISABLE_JIT is set
+        compiled.__class__ = _Kernel
+    return cast("F", compiled)

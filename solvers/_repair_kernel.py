@@ -15,6 +15,10 @@ import numpy as np
 from hremate._jit import kernel
 from hremate.graph import BoolArray, FloatArray, IntArray
 
+# Signs of taking a step out of the profile and of putting it back, and the empty stack. As numpy scalars
+# numba does not compile kernels anew for each of them.
+OUT, BACK, EMPTY = np.int64(1), np.int64(-1), np.int64(0)
+
 
 class Net(NamedTuple):
     """The graph: arrays as in `hremate.graph.Graph`."""
@@ -256,7 +260,7 @@ def _drop_useless(g, runs, todo, top):  # type: ignore[no-untyped-def]
         top -= 1
         p = todo[top]
         if _useless(g, runs, p):
-            _change(g, runs, p, 1)
+            _change(g, runs, p, OUT)
             top = _unlink(g, runs, p, todo, top)
 
 
@@ -316,11 +320,11 @@ def keep(g, runs, candidates, limit):  # type: ignore[no-untyped-def]
     for p in candidates:
         if not runs.stands[p] or runs.before[p] < 0:
             continue
-        _change(g, runs, p, 1)
+        _change(g, runs, p, OUT)
         if runs.top[1] > limit:
-            _change(g, runs, p, -1)
+            _change(g, runs, p, BACK)
             continue
-        _drop_useless(g, runs, todo, _unlink(g, runs, p, todo, 0))
+        _drop_useless(g, runs, todo, _unlink(g, runs, p, todo, EMPTY))
         removed += 1
     return removed
 

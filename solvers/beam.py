@@ -1,24 +1,25 @@
 """Beam search with recomputation, and seeded passes along fixed orders.
 
 A *pass* runs the ops of a fixed order for the first time, one after another; what is missing is made
-again just in time, and what stands in the way is evicted by its price (see `_beam_kernel`). The beam
+again just in time, and what stands in the way is evicted by its price (see `searcher`). The beam
 chooses the order of first runs as well. Every schedule found is repaired.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 
 from hremate.errors import MethodError
-from hremate.graph import Graph, IntArray
+from hremate.graph import FloatArray, Graph, IntArray
 from hremate.result import Result
 from hremate.simulate import simulate
-from hremate.solvers import _beam_kernel as _k
 from hremate.solvers.base import Deadline, Run, finish
+from hremate.solvers.orders import NO_LIMIT, depth_first, order_width, peak_order
 from hremate.solvers.repair import repair
+from hremate.solvers.searcher import OutOfTime, Searcher, make_policy
 
 #: Eviction prices tried in turn: (patience, reach, lazy).
 _PRICES = [
@@ -37,19 +38,21 @@ _PRICES = [
 ]
 #: Standard deviation of the logarithm of random factors on prices, once all prices were tried as they are.
 _NOISE = 0.25
-#: Units of work between two looks at the clock; a unit is a few nanoseconds.
-_CHUNK = 3_000_000
+#: A pass ends when it recomputes more than twice the best, and this share of the time of the graph.
+_SLACK = 0.01
 #: Units of work for each unit of width.
-_WORK_PER_WIDTH = 40_000_000
-#: Charge on a recomputation in prices, in mean op times, so that free ones are not made at will.
-_TOLL = 1e-3
-#: A step gives up after this many executions for each op of the graph.
-_RUNS_PER_OP = 8
+_WORK_PER_WIDTH = 32_000_000
+#: Graphs of this many ops get half the work of small ones, larger ones less by the square of their size.
+_HALF_WORK_OPS = 4_000
+#: Units of work for each op that any pass may take, and that a beam takes for each slot.
+_WORK_PER_OP = 600
+#: Units of work for each op and each arc that an order beam may take besides.
+_WORK_PER_ARC = 100
+#: Units of work for each step of a schedule that is repaired and simulated.
+_WORK_PER_STEP = 200
 #: When nothing fits, the width is multiplied once by this, up to this many (states times ops).
 _WIDEN = 8
 _WIDE_STATES = 20_000
-#: A budget that no schedule exceeds (`Graph` keeps all sums below it).
-_NO_LIMIT = 2**62
 
 
 @dataclass(frozen=True)
@@ -64,149 +67,6 @@ class Params:
             raise MethodError(f"beam: width is {self.width}; expected width >= 1")
 
 
-class _OutOfTime(Exception):
-    """The deadline has passed."""
-
-
-class Searcher:
-    """The arrays of one search on one graph, reused from pass to pass."""
-
-    def __init__(self, graph: Graph, width: int, seed: int, deadline: Deadline) -> None:
-        n, m = graph.n_ops + 1, graph.n_tensors
-        self.graph = graph
-        self.width = width
-        self.deadline = deadline
-        self.work = 0
-        self.net = _net(graph)
-
-        def ints(*shape: int) -> _k.Int32Array:
-            return np.zeros(shape, np.int32)
-
-        self.state = _k.State(
-            ran=np.zeros((width, n), np.int8),
-            wait=ints(width, n),
-            missing=ints(width, n),
-            due=ints(width, n),
-            ready=ints(width, n),
-            ready_at=ints(width, n),
-            need=ints(width, m),
-            live=ints(width, m),
-            live_at=ints(width, m),
-            tally=np.zeros((width, 10), np.int64),
-            price=np.zeros(width),
-        )
-        rng = np.random.default_rng(seed)
-        self.scratch = _k.Scratch(
-            ints(m),
-            np.zeros(n, np.int64),
-            ints(n + 1),
-            ints(n + 1),
-            np.zeros(n + 1, np.int64),
-            rng.integers(0, 2**62, n),
-            ints(16 * m + 8 * n + 1024),
-            np.zeros(3, np.int64),
-        )
-
-    def _tick(self) -> None:
-        self.work += int(self.scratch.cell[_k.WORK])
-        if self.deadline.expired:
-            raise _OutOfTime
-
-    def _grow_log(self) -> None:
-        self.scratch = self.scratch._replace(log=np.concatenate([self.scratch.log, self.scratch.log]))
-
-    def follow(self, order: IntArray, budget: int, policy: _k.Policy) -> IntArray | None:
-        """The schedule of a pass along `order` (each op once, topological), or None without room."""
-        self.scratch.cell[_k.LOG_SIZE] = 0
-        _k.init_slot(self.net, self.state, 0)
-        order = np.append(order, self.graph.n_ops)
-        at, outcome = 0, _k.MORE_WORK
-        while outcome in (_k.MORE_WORK, _k.LOG_FULL):
-            if outcome == _k.LOG_FULL:
-                self._grow_log()
-            outcome, at = _k.follow(
-                self.net, self.state, 0, order, at, budget, policy, self.scratch,
-                _RUNS_PER_OP * len(order) + 64, _CHUNK,
-            )  # fmt: skip
-            self._tick()
-        if outcome != _k.DONE:
-            return None
-        log = self.scratch.log[: self.scratch.cell[_k.LOG_SIZE]]
-        return (log[(log & 3) == _k.EXEC] >> 2).astype(np.int64)[:-1]
-
-    def beam(self, budget: int, policy: _k.Policy, floor: int = 0) -> IntArray | None:
-        """The best schedule of a beam over first runs, or None when every state ran out of room.
-
-        Peaks of at most `floor` bytes are equally good.
-        """
-        n, width = self.graph.n_ops + 1, self.width
-        nodes = 2 * width * (n + 2)
-        tree = _k.Tree(
-            np.zeros(nodes, np.int32), np.zeros(nodes, np.int32), np.zeros(nodes, np.int64),
-            np.zeros(nodes, np.int64), np.zeros(nodes, np.int64), np.zeros(nodes), np.zeros(nodes, np.int32),
-            np.zeros(1, np.int64),
-        )  # fmt: skip
-        front = _k.Front(
-            np.zeros(width, np.bool_), np.zeros(2 * width, np.int64), np.zeros(2 * width, np.int64),
-            np.zeros(2 * width, np.int64), np.zeros((2 * width, 4), np.int64), self._urgency(),
-            np.zeros(3, np.int64),
-        )  # fmt: skip
-        outcome = _k.LOG_FULL
-        while outcome != _k.DONE:
-            if outcome == _k.LOG_FULL:
-                if tree.size[0]:
-                    self._grow_log()
-                for s in range(width):
-                    _k.init_slot(self.net, self.state, s)
-                self.scratch.cell[_k.LOG_SIZE] = 0
-                front.active[:] = False
-                front.active[0] = True
-                front.best[0] = -1
-                tree.size[0] = 1
-            outcome = _k.advance(
-                self.net, self.state, budget, floor, policy, self.scratch, tree, front,
-                _RUNS_PER_OP * n + 64, _CHUNK,
-            )  # fmt: skip
-            self._tick()
-        if front.best[0] < 0:
-            return None
-        order = np.empty(int(self.scratch.cell[_k.LOG_SIZE]), np.int64)
-        return order[: _k.spell(front.best[0], tree, self.scratch, order) - 1].copy()
-
-    def _urgency(self) -> IntArray:
-        """Longest path from the start of each op to the end of the graph, ticks."""
-        ptr, idx = self.graph.successors
-        longest = self.net.ticks.copy()
-        for i in range(self.graph.n_ops - 1, -1, -1):
-            if ptr[i] < ptr[i + 1]:
-                longest[i] += longest[idx[ptr[i] : ptr[i + 1]]].max()
-        return longest
-
-
-def _net(graph: Graph) -> _k.Net:
-    """The graph as the kernels take it, with the end as op n."""
-    n = graph.n_ops
-    # Ticks fine enough to tell times apart, coarse enough that a long schedule fits int64.
-    scale = 2.0**44 / graph.total_time if graph.total_time > 0 else 0.0
-    time = np.append(graph.time, 0.0)
-    return _k.Net(
-        time,
-        np.append(graph.workspace, 0),
-        np.append(graph.once, False),
-        graph.size,
-        graph.producer,
-        np.append(graph.out_ptr, graph.n_tensors),
-        np.append(graph.in_ptr, len(graph.in_idx) + len(graph.outputs)),
-        np.append(graph.in_idx, graph.outputs),
-        graph.use_ptr + np.concatenate([[0], np.cumsum(graph.is_output)]),
-        np.insert(graph.use_idx, graph.use_ptr[graph.outputs + 1], n),
-        np.append(graph.out_bytes, 0),
-        graph.memory_model == "reuse",
-        np.rint(time * scale).astype(np.int64),
-        _TOLL * graph.total_time / n,
-    )
-
-
 @dataclass
 class Found:
     """What a search has come across."""
@@ -216,10 +76,10 @@ class Found:
     #: Best schedule within the budget: least time, then least peak.
     order: IntArray | None = None
     time: float = float("inf")
-    peak: int = _NO_LIMIT
+    peak: int = NO_LIMIT
     #: Schedule of the smallest peak, then least time.
     smallest: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
-    smallest_peak: int = _NO_LIMIT
+    smallest_peak: int = NO_LIMIT
     smallest_time: float = float("inf")
     #: Whether the deadline or Ctrl-C cut the search short.
     timed_out: bool = False
@@ -240,9 +100,10 @@ def beam_search(
 ) -> Found:
     """The best schedule within `budget` bytes that a search of the given width finds.
 
-    In turn: the given order and a depth-first post-order as they are; a beam with recomputation; passes
-    along these orders and that of a beam without recomputation, under several eviction prices, then
-    under randomly disturbed ones; a beam under the prices that did best. When nothing fits, the same
+    In turn: the given order and a depth-first post-order as they are; beams over orders without
+    recomputation from both ends; a beam with recomputation; passes along all these orders under several
+    eviction prices, then under randomly disturbed ones; a beam under the prices that did best. The work
+    is counted: large graphs get fewer passes and no beam with recomputation. When nothing fits, the same
     with a larger width; at last the smallest budget that can be met is searched for by bisection.
     Repeatable for a seed unless the deadline strikes; Ctrl-C ends the search and keeps what was found.
 
@@ -263,7 +124,7 @@ def beam_search(
                 seeds = _search(searcher, found, seed)
         if found.order is None:
             _shrink(searcher, found, seeds)
-    except _OutOfTime:
+    except OutOfTime:
         found.timed_out = True
     except KeyboardInterrupt:
         found.interrupted = True
@@ -283,45 +144,99 @@ def _working_set(graph: Graph) -> int:
 
 def _search(searcher: Searcher, found: Found, seed: int) -> list[IntArray]:
     """One search of fixed width; returns the orders its passes followed."""
-    graph, budget = searcher.graph, found.budget
-
-    def done(schedule: IntArray | None) -> bool:
-        """Take a schedule in; whether no time at all is left to save."""
-        if schedule is not None:
-            found.add(repair(graph, schedule, budget))
-        return found.time <= graph.total_time
-
-    given = np.arange(graph.n_ops)
-    depth_first = _k.post_order(searcher.net)
-    depth_first = depth_first[depth_first < graph.n_ops]
-    seeds = [given, depth_first]
-    if done(given) or done(depth_first) or done(searcher.beam(budget, _policy(graph, given), budget)):
+    graph, budget, width, n = searcher.graph, found.budget, searcher.width, searcher.graph.n_ops
+    allowance = int(width * _WORK_PER_WIDTH / (1 + (n / _HALF_WORK_OPS) ** 2))
+    share = max(allowance // 4, 2 * _WORK_PER_OP * n)
+    beam_fits = width * _WORK_PER_OP * n <= share
+    given = np.arange(n)
+    seeds = [given, depth_first(graph)]
+    if _done(searcher, found, given) or _done(searcher, found, seeds[1]):
         return seeds
-    unpressed = searcher.beam(_NO_LIMIT, _policy(graph, given), budget)
-    if unpressed is not None:
-        if done(unpressed):
+    goal = searcher.work + allowance
+    if not beam_fits:  # a large graph: one schedule within the budget before anything else
+        _done(searcher, found, searcher.follow(given, budget, make_policy(graph, given), max_work=share))
+    order_work = share // 4 + _WORK_PER_ARC * (n + len(graph.in_idx))
+    for backward in (True, False):
+        order = peak_order(
+            graph, order_width(n, width), backward=backward, seed=seed, max_work=order_work,
+            tick=searcher.count,
+        )  # fmt: skip
+        if order is not None:
+            _add_seed(seeds, order)
+            if _done(searcher, found, order):
+                return seeds
+    if beam_fits:
+        schedule = searcher.beam(budget, make_policy(graph, given), budget, max_work=share)
+        if _done(searcher, found, schedule):
             return seeds
-        seeds.append(unpressed)
+        if schedule is not None:
+            first_runs = np.sort(np.unique(schedule, return_index=True)[1])
+            _add_seed(seeds, schedule[first_runs])
+    best = _try_prices(searcher, found, seeds, seed, share, goal)
+    if beam_fits and found.time > graph.total_time:
+        _done(
+            searcher, found,
+            searcher.beam(budget, make_policy(graph, *best), budget, _slack(graph, found), share),
+        )  # fmt: skip
+    return seeds
 
-    goal = searcher.work + searcher.width * _WORK_PER_WIDTH
-    best = given, _PRICES[0]
-    for order, prices, bias in _passes(graph, seeds, searcher.width, seed):
+
+def _done(searcher: Searcher, found: Found, schedule: IntArray | None) -> bool:
+    """Repair a schedule and take it in; whether no time at all is left to save."""
+    if schedule is not None:
+        searcher.count(_WORK_PER_STEP * len(schedule))
+        found.add(repair(searcher.graph, schedule, found.budget))
+    return found.time <= searcher.graph.total_time
+
+
+def _slack(graph: Graph, found: Found) -> float:
+    """Time on recomputation beyond which a schedule is not worth repairing."""
+    return 2 * (found.time - graph.total_time) + _SLACK * graph.total_time
+
+
+def _add_seed(seeds: list[IntArray], order: IntArray) -> None:
+    if not any(np.array_equal(order, other) for other in seeds):
+        seeds.append(order)
+
+
+def _try_prices(
+    searcher: Searcher, found: Found, seeds: list[IntArray], seed: int, share: int, goal: int
+) -> tuple[IntArray, tuple[float, float, bool], FloatArray]:
+    """Passes along all `seeds` under all prices, then under disturbed ones, until the work is `goal`.
+
+    Each pass may take `share` units of work. Returns order, prices and bias of the best pass.
+    """
+    graph, budget = searcher.graph, found.budget
+    undisturbed = np.ones(graph.n_tensors)
+    best = seeds[0], _PRICES[0], undisturbed
+    rng = np.random.default_rng([seed, 1])
+    plain = len(_PRICES) * len(seeds)
+    disturbed = len(_PRICES) * (searcher.width - 1)
+    for k in range(plain + 2 * disturbed):
+        order, prices, bias = seeds[k % len(seeds)], _PRICES[k // len(seeds) % len(_PRICES)], undisturbed
+        if k >= plain:  # disturbed ones all around, then around the best so far
+            if k < plain + disturbed:
+                turn, strength = k - plain, _NOISE
+                order, prices = seeds[turn // len(_PRICES) % len(seeds)], _PRICES[turn % len(_PRICES)]
+            else:
+                (order, prices, bias), strength = best, _NOISE * rng.random()
+            bias = bias * np.exp(strength * rng.standard_normal(graph.n_tensors))
         before = found.time
-        if done(searcher.follow(order, budget, _policy(graph, order, prices, bias))):
-            return seeds
+        policy = make_policy(graph, order, prices, bias)
+        if _done(searcher, found, searcher.follow(order, budget, policy, _slack(graph, found), share)):
+            break
         if found.time < before:
-            best = order, prices
+            best = order, prices, bias
         if searcher.work > goal:
             break
-    done(searcher.beam(budget, _policy(graph, *best), budget))
-    return seeds
+    return best
 
 
 def greedy_search(graph: Graph, budget: int, *, deadline: Deadline | None = None) -> Found:
     """One beam of width 1 under one price; when it runs out of room, the same at larger budgets."""
     found = Found(graph, budget)
     searcher = Searcher(graph, 1, 0, deadline or Deadline())
-    policy = _policy(graph, np.arange(graph.n_ops))
+    policy = make_policy(graph, np.arange(graph.n_ops))
     try:
         low, limit = budget - 1, budget
         while True:
@@ -332,8 +247,8 @@ def greedy_search(graph: Graph, budget: int, *, deadline: Deadline | None = None
                 low = limit
             if found.order is not None or found.smallest_peak - low <= max(1, found.smallest_peak // 1000):
                 break
-            limit = _NO_LIMIT if found.smallest_peak == _NO_LIMIT else (low + found.smallest_peak) // 2
-    except _OutOfTime:
+            limit = NO_LIMIT if found.smallest_peak == NO_LIMIT else (low + found.smallest_peak) // 2
+    except OutOfTime:
         found.timed_out = True
     except KeyboardInterrupt:
         found.interrupted = True
@@ -342,47 +257,22 @@ def greedy_search(graph: Graph, budget: int, *, deadline: Deadline | None = None
     return found
 
 
-def _policy(
-    graph: Graph,
-    order: IntArray,
-    prices: tuple[float, float, bool] = (0.25, 0.3, False),
-    bias: np.ndarray | None = None,
-) -> _k.Policy:
-    position = np.full(graph.n_ops + 1, graph.n_ops, np.int32)
-    position[order] = np.arange(graph.n_ops)
-    return _k.Policy(*prices, np.ones(graph.n_tensors) if bias is None else bias, position)
-
-
-def _passes(
-    graph: Graph, seeds: list[IntArray], width: int, seed: int
-) -> Iterator[tuple[IntArray, tuple[float, float, bool], np.ndarray | None]]:
-    """Order, prices and bias of each pass: every seed under every price, then disturbed ones."""
-    for prices in _PRICES:
-        for order in seeds:
-            yield order, prices, None
-    rng = np.random.default_rng([seed, 1])
-    for k in range(len(_PRICES) * (width - 1)):
-        bias = np.exp(_NOISE * rng.standard_normal(graph.n_tensors))
-        yield seeds[k // len(_PRICES) % len(seeds)], _PRICES[k % len(_PRICES)], bias
-
-
 def _shrink(searcher: Searcher, found: Found, seeds: list[IntArray]) -> None:
     """Bisect for the smallest budget that some pass meets, between the wanted one and the seeds' peaks."""
     graph = searcher.graph
     low = found.budget
-    while found.smallest_peak - low > max(1, found.smallest_peak // 1000):
+    share = max(searcher.width * _WORK_PER_WIDTH // 64, 2 * _WORK_PER_OP * graph.n_ops)
+    goal = searcher.work + 4 * share
+    while found.smallest_peak - low > max(1, found.smallest_peak // 1000) and searcher.work < goal:
         middle = (low + found.smallest_peak) // 2
-        reached = False
-        for order in seeds:
-            for prices in _PRICES[:4]:
-                schedule = searcher.follow(order, middle, _policy(graph, order, prices))
-                if schedule is not None:
-                    found.add(repair(graph, schedule, middle))
-                    reached = True
-                    break
-            if reached:
+        for order, prices in product(seeds, _PRICES[:4]):
+            schedule = searcher.follow(order, middle, make_policy(graph, order, prices), max_work=share)
+            if schedule is not None:
+                found.add(repair(graph, schedule, middle))
                 break
-        if not reached:
+            if searcher.work > goal:
+                break
+        else:
             low = middle
 
 

@@ -67,7 +67,7 @@ def _build(net: Net, order: IntArray) -> Runs:
     cells = len(order) * (2 if net.reuse else 1) + 2
     reads = int(np.diff(net.in_ptr)[order].sum())
     copies = int(np.diff(net.out_ptr)[order].sum())
-    runs: Runs = build(net, order, reads, copies, 1 << (cells - 1).bit_length())
+    runs: Runs = build(net, order.copy(), reads, copies, 1 << (cells - 1).bit_length())
     return runs
 
 

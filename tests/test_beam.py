@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import breakpoints, min_peak, optimal_time, random_graph
 
-from hremate import Graph, MethodError, Op, Status, simulate, validate
-from hremate.solvers import _beam_kernel as kernels
+from hremate import Graph, MethodError, Op, Result, Status, base_peak, generate, simulate, validate
+from hremate.solvers import _beam_state_kernel as kernels
 from hremate.solvers import beam
 from hremate.solvers.base import Deadline, Run
+from hremate.solvers.searcher import Searcher, make_policy
 
 CAPTURED = Path(__file__).resolve().parents[2] / "shared" / "data" / "captured"
 
@@ -30,7 +31,7 @@ def _training_chain(depth: int, size: int = 10) -> Graph:
     return Graph.from_ops(ops, ["g0"], name="chain")
 
 
-def _solve(graph: Graph, budget: int, width: int = 4, seed: int = 0):
+def _solve(graph: Graph, budget: int, width: int = 4, seed: int = 0) -> Result:
     return beam.solve(graph, budget, Run(seed=seed), beam.Params(width))
 
 
@@ -55,10 +56,10 @@ def test_every_pass_keeps_to_its_budget() -> None:
     for _ in range(40):
         graph = random_graph(rng, max_ops=6, min_ops=3)
         given_order = np.arange(graph.n_ops)
-        searcher = beam.Searcher(graph, 2, 0, Deadline())
+        searcher = Searcher(graph, 2, 0, Deadline())
         for budget in range(simulate(graph, given_order).peak + 1):
             for prices in beam._PRICES[::5]:
-                policy = beam._policy(graph, given_order, prices)
+                policy = make_policy(graph, given_order, prices)
                 passed = searcher.follow(given_order, budget, policy)
                 searched = searcher.beam(budget, policy, budget)
                 for order in (passed, searched):
@@ -153,10 +154,10 @@ def test_a_spent_deadline_still_gives_a_valid_schedule() -> None:
 
 
 def test_an_interrupt_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(self: beam.Searcher, *args: object) -> None:
+    def interrupt(self: Searcher, *args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(beam.Searcher, "follow", interrupt)
+    monkeypatch.setattr(Searcher, "follow", interrupt)
     graph = _training_chain(12)
     run = Run()
     result = beam.solve(graph, simulate(graph, range(graph.n_ops)).peak // 2, run, beam.Params())
@@ -167,10 +168,10 @@ def test_an_interrupt_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_full_log_is_enlarged_without_changing_the_answer() -> None:
     graph = _training_chain(40)
     budget = simulate(graph, range(graph.n_ops)).peak // 3
-    policy = beam._policy(graph, np.arange(graph.n_ops))
+    policy = make_policy(graph, np.arange(graph.n_ops))
     schedules = []
     for room in (1 << 16, 8 * graph.n_tensors):
-        searcher = beam.Searcher(graph, 2, 0, Deadline())
+        searcher = Searcher(graph, 2, 0, Deadline())
         searcher.scratch = searcher.scratch._replace(log=np.zeros(room, np.int32))
         passed = searcher.follow(np.arange(graph.n_ops), budget, policy)
         schedules.append((passed, searcher.beam(budget, policy)))
@@ -182,8 +183,8 @@ def test_undo_takes_every_move_back() -> None:
     rng = random.Random(3)
     for _ in range(40):
         graph = random_graph(rng, max_ops=7, min_ops=4)
-        searcher = beam.Searcher(graph, 1, 0, Deadline())
-        policy = beam._policy(graph, np.arange(graph.n_ops))
+        searcher = Searcher(graph, 1, 0, Deadline())
+        policy = make_policy(graph, np.arange(graph.n_ops))
         kernels.init_slot(searcher.net, searcher.state, 0)
         start = [np.copy(a) for a in (searcher.state.need, searcher.state.wait, searcher.state.tally[:, :6])]
         peak = simulate(graph, range(graph.n_ops)).peak
@@ -196,6 +197,24 @@ def test_undo_takes_every_move_back() -> None:
         for a, b in zip(start, end, strict=True):
             assert np.array_equal(a, b)
         assert searcher.state.tally[0, kernels.EXTRA] == searcher.state.tally[0, kernels.DEBT] == 0
+
+
+@pytest.mark.parametrize("kind, percent, overhead", [("transformer", 60, 0.06), ("unet", 70, 0.05)])
+def test_thousands_of_live_tensors_are_kept_within_the_budget(
+    kind: str, percent: int, overhead: float
+) -> None:
+    graph = generate(kind, 3000, seed=1)
+    budget = base_peak(graph) * percent // 100
+    result = _solve(graph, budget, width=1)
+    assert result.solved and result.overhead is not None
+    validate(graph, result.schedule, budget)
+    assert result.overhead < overhead
+
+
+def test_a_better_order_is_preferred_to_recomputation() -> None:
+    graph = generate("layered", 100, seed=1)
+    result = _solve(graph, base_peak(graph) * 97 // 100)
+    assert result.solved and result.overhead == 0
 
 
 def test_a_width_below_one_is_refused() -> None:
@@ -211,7 +230,7 @@ def test_captured_graphs_come_close_to_the_best_known(name: str, percent: int, o
     path = CAPTURED / f"{name}.json.gz"
     if not path.exists():
         pytest.skip(f"{path} is not there")
-    from hremate import base_peak, read_graph
+    from hremate import read_graph
 
     graph = read_graph(path)
     result = _solve(graph, base_peak(graph) * percent // 100, width=2)
