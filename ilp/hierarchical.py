@@ -43,6 +43,8 @@ from hremate.solvers.scip import MilpSolver
 PINNED_SHARE = 1e-4
 #: Graphs of up to this many ops are one leaf.
 LEAF_OPS = 60
+#: A partition whose blocks have more interface tensors than this in all is not worth a H-ILP.
+MOST_INTERFACE = 2000
 #: Branch-and-bound nodes times ops and arcs of the cut of the whole graph.
 CUT_WORK = 10**6
 #: Share of the remaining time, and seconds, that the flat cut may take.
@@ -211,6 +213,12 @@ class _Search:
             check_tree(graph, tree)
         pinned = graph.size < PINNED_SHARE * self.base_peak
         leaves = [make_leaf(graph, block, pinned) for block in tree.blocks]
+        shared = sum(int((leaf.interface & ~leaf.pinned).sum()) for leaf in leaves)
+        if shared > MOST_INTERFACE:
+            self.run.stats.degraded.append(
+                f"{len(leaves)} blocks share {shared} tensors, too many for the H-ILP; not tried"
+            )
+            return
         with self.timed("options"):
             options = self.options_of(leaves, plan.tight)
         stats = self.run.stats
@@ -305,7 +313,7 @@ class _Search:
             excess = simulate(graph, order).peak - self.budget
             self.tell(
                 f"{len(leaves)} blocks, {binaries} binaries: overhead "
-                f"{graph.time[order].sum() / graph.total_time - 1:.3%}, {result.nodes} nodes, "
+                f"{graph.time[order].sum() / (graph.total_time or 1.0) - 1:.3%}, {result.nodes} nodes, "
                 f"{result.seconds:.1f} s"
             )
             self.offer(order, "h-ilp")

@@ -102,6 +102,8 @@ def low_peak_options(
             peak = int(floor + share * max(0, top - floor))
             graph = leaf_graph(leaf, peak, min(save, peak))
             beam = beam_search(graph, peak, width=width, seed=seed, deadline=deadline)
+            if beam.interrupted:
+                raise KeyboardInterrupt
             order = beam.order
             if graph.n_ops <= EXACT_OPS:
                 try:
@@ -109,6 +111,8 @@ def low_peak_options(
                         graph, peak, deadline=deadline.within(EXACT_SECONDS), seed=seed,
                         node_limit=node_limit, start=order,
                     )  # fmt: skip
+                    if exact.interrupted:
+                        raise KeyboardInterrupt
                     order = order if exact.order is None else exact.order
                 except SolverError as error:
                     degraded.append(f"leaf of {leaf.n_ops} ops: {error}")

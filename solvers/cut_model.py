@@ -139,6 +139,13 @@ def prove_cut(
     ----------
     unit : float
         Time units of one unit of the objective; a bound is safe to 1e-6 of it, or relative to it.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Ctrl-C arrived inside SCIP.
+    SolverError
+        SCIP failed.
     """
     best = problem.rerun_time(start.rerun)
     if best - start.bound <= 1e-9 * unit or capacity <= 0:
@@ -161,6 +168,8 @@ def prove_cut(
     result = MilpSolver(builder.build(), seed=seed, name="cut").solve(
         deadline=deadline, node_limit=node_limit, starts=[known]
     )
+    if result.interrupted:
+        raise KeyboardInterrupt
     rerun = start.rerun
     if result.x is not None:
         found = result.x[: len(runs)] > 0.5

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import hremate as hr
 from hremate.simulate import simulate
+from hremate.solvers import cut_model
 from hremate.solvers._emit_kernel import emit
-from hremate.solvers.cut_model import CutProblem, hull, moment_problem, solve_cut
+from hremate.solvers.cut_model import Cut, CutProblem, hull, moment_problem, prove_cut, solve_cut
 
 
 def random_problem(seed: int) -> CutProblem:
@@ -169,3 +170,18 @@ def test_once_ops_run_once_in_the_method() -> None:
     result = hr.solve(marked, "70%", method="cut")
     assert result.solved
     assert simulate(marked, result.schedule).peak <= result.budget
+
+
+def test_interrupt_inside_scip_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = next(p for p in map(random_problem, range(100)) if choices(p)[0][0] > 3)
+    capacity = choices(problem)[0][0] - 1
+    start = solve_cut(problem, capacity, node_limit=1)
+    assert start is not None
+    loose = Cut(start.bound - 1.0, start.price, start.rerun)
+
+    class Interrupted:
+        x, bound, interrupted = None, 0.0, True
+
+    monkeypatch.setattr(cut_model.MilpSolver, "solve", lambda *_, **__: Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        prove_cut(problem, capacity, loose, unit=1.0)

@@ -125,6 +125,26 @@ def test_a_graph_of_leaf_size_is_solved_to_proof() -> None:
     assert result.time == pytest.approx(hr.solve(graph, "60%", method="exact").time)
 
 
+def test_a_schedule_that_beats_the_staged_bound_is_not_called_staged() -> None:
+    graph = hr.generate("layered", 30)
+    result = hr.solve(graph, "70%", seed=0)
+    assert result.proof != "staged" or result.time >= result.order_lower_bound - 1e-6
+
+
+def test_too_many_shared_tensors_skip_the_hilp_and_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hierarchical, "MOST_INTERFACE", 1)
+    result = hr.solve(hr.generate("transformer", 150, 1), "60%", blocks=3, **QUICK)
+    assert result.solved
+    assert any("too many for the H-ILP" in event for event in result.stats.degraded)
+
+
+def test_graph_without_time_is_solved_without_warning() -> None:
+    timed = hr.generate("transformer", 100, 1)
+    ops = [hr.Op(o.name, 0.0, o.inputs, o.outputs) for o in map(timed.op, range(timed.n_ops))]
+    graph = hr.Graph.from_ops(ops, [timed.tensor_names[x] for x in timed.outputs])
+    assert hr.solve(graph, "70%", blocks=3, **QUICK).solved
+
+
 def test_warm_start_is_a_floor() -> None:
     graph = hr.generate("chain", 100, 1)
     good = hr.solve(graph, "60%", blocks=4, grid=6, node_limit=50)
