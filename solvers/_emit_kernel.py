@@ -77,6 +77,44 @@ def sequence_moment(  # type: ignore[no-untyped-def]
 
 
 @kernel
+def append_run(  # type: ignore[no-untyped-def]
+    op, have, in_ptr, in_idx, out_ptr, producer, stack, result, length, advanced
+):
+    """Append a run of `op` to `result`, before it, depth first, runs that make the inputs not at hand.
+
+    Parameters
+    ----------
+    have : bool[m], tensors at hand, updated; stack : int64[n + 1], scratch.
+    result : int64[], filled from `length` on; advanced : bool[n], set for the ops run before `op`.
+
+    Returns
+    -------
+    int, the new length.
+    """
+    depth = 0
+    stack[0] = op
+    while depth >= 0:
+        i = stack[depth]
+        missing = -1
+        for a in range(in_ptr[i], in_ptr[i + 1]):
+            if not have[in_idx[a]]:
+                missing = producer[in_idx[a]]
+                break
+        if missing >= 0:
+            depth += 1
+            stack[depth] = missing
+            continue
+        result[length] = i
+        length += 1
+        for x in range(out_ptr[i], out_ptr[i + 1]):
+            have[x] = True
+        if depth > 0:
+            advanced[i] = True
+        depth -= 1
+    return length
+
+
+@kernel
 def emit(sequence, step, dropped, is_output, in_ptr, in_idx, out_ptr, producer):  # type: ignore[no-untyped-def]
     """`sequence` with some tensors dropped at one step, each made again just before it is next needed.
 
@@ -109,45 +147,13 @@ def emit(sequence, step, dropped, is_output, in_ptr, in_idx, out_ptr, producer):
         if p > step and advanced[op]:
             advanced[op] = False
             continue
-        depth = 0
-        stack[0] = op
-        while depth >= 0:
-            i = stack[depth]
-            missing = -1
-            for a in range(in_ptr[i], in_ptr[i + 1]):
-                if not have[in_idx[a]]:
-                    missing = producer[in_idx[a]]
-                    break
-            if missing >= 0:
-                depth += 1
-                stack[depth] = missing
-                continue
-            result[length] = i
-            length += 1
-            for x in range(out_ptr[i], out_ptr[i + 1]):
-                have[x] = True
-            if depth > 0:
-                advanced[i] = True
-            depth -= 1
+        length = append_run(
+            op, have, in_ptr, in_idx, out_ptr, producer, stack, result, length, advanced
+        )  # fmt: skip
     # Dropped graph outputs that no later step made again.
     for x in range(m):
         if is_output[x] and not have[x]:
-            depth = 0
-            stack[0] = producer[x]
-            while depth >= 0:
-                i = stack[depth]
-                missing = -1
-                for a in range(in_ptr[i], in_ptr[i + 1]):
-                    if not have[in_idx[a]]:
-                        missing = producer[in_idx[a]]
-                        break
-                if missing >= 0:
-                    depth += 1
-                    stack[depth] = missing
-                    continue
-                result[length] = i
-                length += 1
-                for y in range(out_ptr[i], out_ptr[i + 1]):
-                    have[y] = True
-                depth -= 1
+            length = append_run(
+                producer[x], have, in_ptr, in_idx, out_ptr, producer, stack, result, length, advanced
+            )  # fmt: skip
     return result[:length].copy()
