@@ -21,7 +21,7 @@ from hremate.solvers.incumbent import OPTIMAL_GAP
 from hremate.solvers.registry import Method, get_method, make_params
 
 #: Seconds, and share of the time limit, that the bound on time may take.
-BOUND_SECONDS, BOUND_SHARE = 20.0, 0.1
+BOUND_SECONDS, BOUND_SHARE = 20.0, 0.25
 
 
 def solve(
@@ -63,7 +63,7 @@ def solve(
         Called with (schedule, peak in bytes, time) for each improved schedule within the budget.
     lower_bound : float, optional
         A total time that no schedule within the budget can beat, where it is known beforehand (from
-        `time_lower_bound`); else it is computed, within a tenth of the time limit and 20 seconds.
+        `time_lower_bound`); else it is computed, within a quarter of the time limit and 20 seconds.
     **options
         Fields of the method's `Params`.
 
@@ -113,7 +113,8 @@ def solve(
         # The bound comes first and takes a small share of the time, so that the deadline holds.
         seconds = min(BOUND_SECONDS, BOUND_SHARE * run.deadline.remaining)
         if lower_bound is None:
-            lower_bound = time_lower_bound(graph, limit, deadline=run.deadline.within(seconds)).time
+            bound = time_lower_bound(graph, limit, deadline=run.deadline.within(seconds), seed=run.seed)
+            lower_bound, run.bounded, run.bound_order = bound.time, True, bound.order
         run.lower_bound = lower_bound
         run.stats.seconds["bound"] = run.deadline.elapsed
         result = entry.load().solve(graph, limit, run, params)

@@ -63,6 +63,9 @@ class Run:
     warm_start: Schedule | None = None
     #: Total time that no schedule within the budget can beat, as far as is known: reason to stop.
     lower_bound: float = 0.0
+    #: Whether the search for that bound is over; the schedule within the budget that it came by, if any.
+    bounded: bool = False
+    bound_order: IntArray | None = None
     #: Called with one line of text when something worth telling happens.
     progress: Callable[[str], None] = _silent
     #: Called with (order, peak, time) for each improved schedule within the budget.

@@ -4,7 +4,8 @@ The cut at the peak step of the given order decides what is dropped there. Where
 exceeds the budget, its worst step is the next moment: what has run before it may run again after it, and
 a cut decides, round after round, at a few target budgets. One cut is a bound as well, so the answer comes
 with its distance from the optimum; on transformers and residual networks that is a few hundredths of a
-per cent. Weak where memory is high at many moments at once.
+per cent. Where memory is high at many moments at once, and the graph is not too large, the program of
+several moments (`hremate.solvers.moment_search`) closes what is left of the gap.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from hremate.solvers._emit_kernel import emit, sequence_moment
 from hremate.solvers.base import Run, finish
 from hremate.solvers.cut_model import Cut, CutProblem, prove_cut, solve_cut
 from hremate.solvers.repair import repair
+from hremate.solvers.time_bound import time_lower_bound
 
 #: Budgets that the rounds aim at, as shares of the wanted one.
 TARGETS = (1.0, 0.985, 0.97, 0.95, 0.9, 0.8, 0.7)
@@ -41,6 +43,8 @@ class Params:
     rounds: int = 60
     #: Seconds that the first cut of graphs of up to `PROVED_WEIGHT` ops and arcs gets in SCIP.
     prove_seconds: float = 0.5
+    #: Whether the program of several moments is tried where the gap is open.
+    moments: bool = True
 
     def __post_init__(self) -> None:
         if self.work < 1:
@@ -61,6 +65,7 @@ def cut_search(graph: Graph, budget: int, run: Run, params: Params) -> IntArray:
     search = _Cuts(graph, budget, run, params)
     try:
         search.run_targets()
+        search.run_moments()
     except KeyboardInterrupt:
         run.stats.interrupted = True
     run.stats.timed_out |= run.deadline.expired
@@ -89,6 +94,18 @@ class _Cuts:
             self.order, self.rank = order, rank
             if not rank[0] and self.run.callback is not None:
                 self.run.callback(Schedule(order), peak, rank[1])
+
+    def run_moments(self) -> None:
+        """The schedule that several moments at once suggest, where the one at hand may be improved."""
+        if not self.rank[0] and self.rank[1] <= self.run.lower_bound:
+            return
+        order = self.run.bound_order
+        if not self.run.bounded and self.params.moments:
+            order = time_lower_bound(
+                self.graph, self.budget, deadline=self.run.deadline, seed=self.run.seed
+            ).order
+        if order is not None:
+            self.offer(order, int(step_memory(self.graph, order).max()))
 
     def run_targets(self) -> None:
         """Rounds of cuts at one target budget after another, until a schedule fits."""
