@@ -48,25 +48,19 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     """
     split = training_split(graph, "chen-greedy")
     expansion = Expansion(graph)
-    sweep = Sweep(graph, budget, run)
     held = backward_bytes(graph, split)
     if params.segment_bytes:
         limits = [params.segment_bytes]
     else:
         low, high = max(1, int(held.max())), max(1, int(held.sum()))
         limits = [int(b) for b in np.geomspace(high, low, params.grid)]
-    for positions in candidate_positions(graph, split, params.points):
-        tried: set[tuple[int, ...]] = set()
-        for b in limits:
-            cuts = greedy_cuts(held, positions, b)
-            if tuple(cuts) in tried:
-                continue
-            tried.add(tuple(cuts))
-            sweep.offer(recompute_once(expansion, split, kept_tensors(graph, split, cuts)))
-            if run.deadline.expired:
-                run.stats.timed_out = True
-                return finish(graph, budget, run, "chen-greedy", sweep.order)
-    return finish(graph, budget, run, "chen-greedy", sweep.order)
+    cuts = {  # in this order, each once
+        tuple(greedy_cuts(held, positions, b)): None
+        for positions in candidate_positions(graph, split, params.points)
+        for b in limits
+    }
+    orders = (recompute_once(expansion, split, kept_tensors(graph, split, cut)) for cut in cuts)
+    return finish(graph, budget, run, "chen-greedy", Sweep(graph, budget, run).offer_all(orders))
 
 
 def backward_bytes(graph: Graph, split: int) -> IntArray:

@@ -44,15 +44,12 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     """
     split = training_split(graph, "chen-sqrt")
     expansion = Expansion(graph)
-    sweep = Sweep(graph, budget, run)
-    for positions in candidate_positions(graph, split, params.points):
-        for segments in segment_counts(len(positions) + 1, params.segments):
-            kept = kept_tensors(graph, split, even_cuts(positions, segments))
-            sweep.offer(recompute_once(expansion, split, kept))
-            if run.deadline.expired:
-                run.stats.timed_out = True
-                return finish(graph, budget, run, "chen-sqrt", sweep.order)
-    return finish(graph, budget, run, "chen-sqrt", sweep.order)
+    orders = (
+        recompute_once(expansion, split, kept_tensors(graph, split, even_cuts(positions, segments)))
+        for positions in candidate_positions(graph, split, params.points)
+        for segments in segment_counts(len(positions) + 1, params.segments)
+    )
+    return finish(graph, budget, run, "chen-sqrt", Sweep(graph, budget, run).offer_all(orders))
 
 
 def segment_counts(n: int, wanted: int) -> list[int]:

@@ -23,12 +23,12 @@ from hremate.solvers._emit_kernel import emit, sequence_moment
 from hremate.solvers.base import Run, finish
 from hremate.solvers.cut_model import Cut, CutProblem, prove_cut, solve_cut
 from hremate.solvers.repair import repair
-from hremate.solvers.time_bound import time_lower_bound
+from hremate.solvers.time_bound import SEVERAL_WEIGHT, time_lower_bound
 
 #: Budgets that the rounds aim at, as shares of the wanted one.
 TARGETS = (1.0, 0.985, 0.97, 0.95, 0.9, 0.8, 0.7)
-#: Graphs of up to so many ops and arcs get their first cut solved in SCIP, and so many nodes before.
-PROVED_WEIGHT, MOST_NODES = 20_000, 200
+#: Graphs of up to `SEVERAL_WEIGHT` ops and arcs get their first cut solved in SCIP, and so many nodes before.
+MOST_NODES = 200
 #: A round that does not lower the peak by this share of it in so many rounds ends the target.
 STALLED_ROUNDS = 12
 
@@ -41,7 +41,7 @@ class Params:
     work: int = 1_500_000
     #: Cuts per target budget.
     rounds: int = 60
-    #: Seconds that the first cut of graphs of up to `PROVED_WEIGHT` ops and arcs gets in SCIP.
+    #: Seconds that the first cut gets in SCIP, on graphs of up to some 10,000 ops.
     prove_seconds: float = 0.5
     #: Whether the program of several moments is tried where the gap is open.
     moments: bool = True
@@ -100,7 +100,7 @@ class _Cuts:
         if not self.rank[0] and self.rank[1] <= self.run.lower_bound:
             return
         order = self.run.bound_order
-        if not self.run.bounded and self.params.moments:
+        if not self.run.bounded and self.params.moments and self.weight <= SEVERAL_WEIGHT:
             order = time_lower_bound(
                 self.graph, self.budget, deadline=self.run.deadline, seed=self.run.seed
             ).order
@@ -124,7 +124,7 @@ class _Cuts:
         graph = self.graph
         order: IntArray = np.arange(graph.n_ops)
         nodes = max(1, self.params.work // self.weight)
-        if self.weight <= PROVED_WEIGHT:
+        if self.weight <= SEVERAL_WEIGHT:
             nodes = min(nodes, MOST_NODES)
         lowest, stalled = np.inf, 0
         for _ in range(self.params.rounds):
@@ -161,7 +161,7 @@ class _Cuts:
         cut = solve_cut(problem, target - needed, node_limit=nodes)
         if cut is None:
             return None
-        if len(order) == graph.n_ops and self.weight <= PROVED_WEIGHT and self.params.prove_seconds > 0:
+        if len(order) == graph.n_ops and self.weight <= SEVERAL_WEIGHT and self.params.prove_seconds > 0:
             cut = self.proved(problem, target - needed, cut)
         dropped = np.zeros(graph.n_tensors, np.bool_)
         made_again = problem.producer >= 0

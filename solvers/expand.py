@@ -111,3 +111,12 @@ class Sweep:
             if self.fits and self.run.callback is not None:
                 self.run.callback(schedule, peak, time)
         return peak
+
+    def offer_all(self, orders: Iterable[IntArray]) -> IntArray | None:
+        """Consider schedules one by one until the deadline; returns the best so far."""
+        for order in orders:
+            self.offer(order)
+            if self.run.deadline.expired:
+                self.run.stats.timed_out = True
+                break
+        return self.order

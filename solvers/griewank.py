@@ -55,14 +55,16 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     if sweep.fits and not params.slots:
         return finish(graph, budget, run, "griewank", sweep.order)
     expansion = Expansion(graph)
-    for positions in candidate_positions(graph, split, params.points):
-        reversal = Reversal(expansion, split, positions)
-        for slots in slot_counts(reversal.steps, params.slots):
-            sweep.offer(reversal.schedule(slots))
-            if run.deadline.expired:
-                run.stats.timed_out = True
-                return finish(graph, budget, run, "griewank", sweep.order)
-    return finish(graph, budget, run, "griewank", sweep.order)
+    reversals = (
+        Reversal(expansion, split, positions)
+        for positions in candidate_positions(graph, split, params.points)
+    )
+    orders = (
+        reversal.schedule(slots)
+        for reversal in reversals
+        for slots in slot_counts(reversal.steps, params.slots)
+    )
+    return finish(graph, budget, run, "griewank", sweep.offer_all(orders))
 
 
 def slot_counts(steps: int, wanted: int) -> list[int]:

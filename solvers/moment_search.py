@@ -17,8 +17,10 @@ from hremate.solvers._moment_kernel import mark_relatives
 from hremate.solvers.base import Deadline
 from hremate.solvers.moments import MomentsModel, build_moments, emit_moments, spans
 from hremate.solvers.repair import repair
-from hremate.solvers.scip import MilpResult, MilpSolver, MilpStatus
+from hremate.solvers.scip import EPSILON, MilpResult, MilpSolver, MilpStatus
 
+#: The base time in the programs: so large that the solver's tolerance of costs is far below 1e-9 of it.
+COST_SCALE = 1e4
 #: Branch-and-bound nodes that even the largest program gets.
 LEAST_NODES = 20
 #: Of the first runs that need too much memory so many are looked at, the worst first.
@@ -68,13 +70,13 @@ def search_moments(
         SCIP failed.
     """
     found = Found(0.0, (first,))
-    unit = max(graph.total_time, 1e-300) / 100
+    unit = max(graph.total_time, 1e-300) / COST_SCALE
     moments = [first]
     for number in range(1, rounds + 1):
         model = build_moments(graph, budget, moments, unit)
         if model is None or deadline.expired:
             break
-        solver = MilpSolver(model.milp, seed=seed, name="moments")
+        solver = MilpSolver(model.milp, seed=seed, name="moments", feastol=EPSILON)
         result, order = _weigh(graph, budget, model, solver, found, deadline, round_work)
         if result.x is None or order is None:
             break

@@ -25,8 +25,9 @@ from hremate.solvers.milp import Milp, MilpBuilder
 
 __all__ = ["FEASTOL", "Milp", "MilpBuilder", "MilpResult", "MilpSolver", "MilpStatus", "solve_milp"]
 
-#: SCIP misses rows and integrality by up to this, relative to the larger of 1 and the side of the row.
-FEASTOL = 1e-6
+#: SCIP misses rows and integrality by up to this, relative to the larger of 1 and the side of the row, unless
+#: it is told another tolerance; what it calls equal differs by up to `EPSILON`.
+FEASTOL, EPSILON = 1e-6, 1e-9
 #: A solution that rounding moves further than this is thrown away.
 NOISE = 1e-4
 #: Seconds between two requests to stop: the first may come before SCIP listens.
@@ -60,8 +61,8 @@ class MilpResult:
     x: FloatArray | None
     #: Cost of `x`; +inf without one.
     objective: float
-    #: No solution costs less: SCIP's dual bound less its tolerance (1e-6 times the larger of 1 and the
-    #: bound), so scale costs to about 1. +inf when infeasible, -inf when nothing is known.
+    #: No solution costs less: SCIP's dual bound less its tolerance (1e-6, if not told otherwise, times the
+    #: larger of 1 and the bound). +inf when infeasible, -inf when nothing is known.
     bound: float
     #: Branch-and-bound nodes.
     nodes: int
@@ -83,6 +84,9 @@ class MilpSolver:
         Names the program in error messages.
     settings : mapping, optional
         SCIP parameters by name, where the program needs other values than SCIP's own.
+    feastol : float
+        Tolerance of rows, integrality and bound, at least 1e-9. That of reduced costs stays at 1e-7: scale
+        costs so that this is small.
 
     Raises
     ------
@@ -97,8 +101,10 @@ class MilpSolver:
         seed: int = 0,
         name: str = "",
         settings: Mapping[str, bool | int | float | str] | None = None,
+        feastol: float = FEASTOL,
     ) -> None:
         self.name = name or "MILP"
+        self._feastol = feastol
         self._milp = milp
         self._cost = milp.cost.copy()
         self._row_lower = milp.row_lower.copy()
@@ -107,6 +113,8 @@ class MilpSolver:
         self._dirty = False
         try:
             self._model, self._vars, self._rows = _load(milp, seed % _SEED_RANGE)
+            if feastol != FEASTOL:
+                self._model.setParam("numerics/feastol", feastol)
             for key, value in (settings or {}).items():
                 self._model.setParam(key, value)
         except Exception as error:
@@ -255,13 +263,13 @@ class MilpSolver:
         if good and current.objective(good[0]) < best:
             # SCIP ends above a start only within its tolerance, unless it was stopped before it looked.
             lost = best - current.objective(good[0])
-            proved = proved and lost <= FEASTOL * max(1.0, abs(best))
+            proved = proved and lost <= self._feastol * max(1.0, abs(best))
             x, best = good[0], current.objective(good[0])
             if status == "infeasible":
                 dual = -np.inf
         bound = dual if abs(dual) < infinity else float(np.sign(dual)) * np.inf
         if np.isfinite(bound):
-            bound -= FEASTOL * max(1.0, abs(bound))
+            bound -= self._feastol * max(1.0, abs(bound))
         if x is not None:
             bound = min(bound, best)
             outcome = MilpStatus.OPTIMAL if proved else MilpStatus.FEASIBLE

@@ -31,11 +31,9 @@ PROMISING = 20
 #: Ops and arcs times moments between two looks at the deadline.
 CHUNK_WORK = 10**6
 #: The best moments by what is known of them (fewer on large graphs, by ops and arcs times moments), and the
-#: branch-and-bound nodes each then gets.
-TIERS = ((40, 1), (5, 100))
-TIER_WORK = 2 * 10**6
-#: Nodes times (ops and arcs) that the very best moment gets, and its most nodes.
-NODE_WORK, MOST_NODES = 3 * 10**6, 5000
+#: branch-and-bound nodes each then gets (fewer on large graphs, by ops and arcs times nodes).
+TIERS = ((40, 1), (5, 100), (1, 5000))
+TIER_WORK, NODE_WORK = 2 * 10**6, 10**6
 #: Graphs of up to so many ops and arcs are bounded at several moments at once, in so many rounds. Nodes times
 #: variables of each round's program, and of the last one's proof.
 SEVERAL_WEIGHT = 20_000
@@ -115,16 +113,15 @@ def _room_bound(graph: Graph, budget: int, room: Room, deadline: Deadline) -> tu
     # A moment that leaves no room at all proves infeasibility, which is for the memory bound to tell.
     values[~np.isfinite(values)] = 0.0
     known = list(zip(values.tolist(), moments.tolist(), strict=True))
-    tiers: tuple[tuple[int, int], ...] = TIERS
-    if weight > SEVERAL_WEIGHT:
-        tiers = (*TIERS, (1, max(1, min(MOST_NODES, NODE_WORK // weight))))
-    for count, nodes in tiers:
+    # The last tier is for graphs that no program of several moments follows for.
+    for count, nodes in TIERS if weight > SEVERAL_WEIGHT else TIERS[:-1]:
         known.sort(key=lambda entry: (-entry[0], entry[1]))
         for k in range(min(len(known), count, max(2, TIER_WORK // weight))):
             bound, op = known[k]
             if deadline.expired or bound <= 0:
                 break
             problem, _ = any_order_problem(graph, op, room)
+            nodes = max(1, min(nodes, NODE_WORK // weight))
             cut = solve_cut(problem, int(room.capacity[op]), node_limit=nodes)
             known[k] = (bound if cut is None else max(bound, cut.bound)), op
     return max(known, key=lambda entry: (entry[0], -entry[1]))
