@@ -80,6 +80,14 @@ METHODS: dict[str, Method] = {
             "eviction price after Kirisame et al., ICLR 2021",
         ),
         Method(
+            "anneal",
+            "hremate.solvers.anneal",
+            "local search over sequences, cold from the given order and warm from the cut",
+            False,
+            "any graph; best below 5,000 ops",
+            "after FastSA (Imanishi et al., NeurIPS 2023)",
+        ),
+        Method(
             "cut",
             "hremate.solvers.cut",
             "keep and re-run as minimum cuts at the worst steps say, each re-run just in time",

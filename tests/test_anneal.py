@@ -1,0 +1,155 @@
+"""Annealing: valid, never worse than its start, repeatable, optimal on small graphs; known hard cases."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import random_graph
+
+import hremate as hr
+from hremate.solvers import anneal as module
+from hremate.solvers import sequence as sequences
+from hremate.solvers.anneal import REORDERING, Params, anneal, default_proposals
+from hremate.solvers.base import Deadline, Run
+
+DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+
+
+@settings(max_examples=60, deadline=None)
+@given(rng=st.randoms(use_true_random=False), share=st.floats(0.3, 1.0), cold=st.booleans())
+def test_valid_and_never_worse_than_the_start(rng: random.Random, share: float, cold: bool) -> None:
+    graph = random_graph(rng)
+    start = np.arange(graph.n_ops)
+    peak = hr.base_peak(graph)
+    found = anneal(graph, start, int(share * peak), seed=1, proposals=500, cold=cold)
+    checked = hr.validate(graph, found.order)
+    assert (checked.peak, checked.time) == (found.peak, found.time)
+    again = anneal(graph, found.order, found.peak, seed=2, proposals=500, cold=cold)
+    assert again.peak <= found.peak
+    assert again.time <= found.time
+
+
+def test_reaches_the_optimum_over_all_orders_on_most_small_graphs() -> None:
+    reached = cases = 0
+    for seed in range(60):
+        graph = random_graph(random.Random(seed))
+        for (budget, best), _ in itertools.pairwise([*oracle.frontier(graph, staged=False), (0, 0.0)]):
+            result = hr.solve(graph, budget, "anneal", proposals=4000)
+            cases += 1
+            assert result.time is not None and (not result.solved or result.time >= best)
+            reached += result.solved and result.time == best
+    assert cases > 50
+    assert reached >= 0.95 * cases
+
+
+@pytest.mark.parametrize("memory_model", ["coexist", "reuse"])
+def test_equal_seeds_give_equal_results_and_others_differ(memory_model: str) -> None:
+    graph = hr.generate("layered", 120, seed=2).with_memory_model(memory_model)
+    budget = hr.base_peak(graph) * 7 // 10
+    start = range(graph.n_ops)
+    options: dict[str, Any] = {"proposals": 20_000, "shares": REORDERING, "cold": True}
+    orders = [anneal(graph, start, budget, seed=seed, **options).order for seed in (5, 5, 6)]
+    assert np.array_equal(orders[0], orders[1])
+    assert not np.array_equal(orders[0], orders[2])
+
+
+def test_workers_and_one_process_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PARALLEL_PROPOSALS", 1)
+    graph = hr.generate("layered", 100, seed=4)
+    budget = hr.base_peak(graph) * 7 // 10
+    with joblib.parallel_config(backend="threading"):
+        both = [
+            hr.solve(graph, budget, "anneal", proposals=40_000, restarts=2, n_jobs=jobs) for jobs in (1, 2)
+        ]
+    assert both[0].schedule == both[1].schedule
+    assert not both[1].stats.degraded
+
+
+def test_a_broken_pool_is_survived_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("no workers")
+
+    monkeypatch.setattr(module, "PARALLEL_PROPOSALS", 1)
+    monkeypatch.setattr(module.joblib, "Parallel", broken)
+    graph = hr.generate("layered", 100, seed=4)
+    result = hr.solve(graph, "80%", "anneal", proposals=20_000, restarts=2, n_jobs=2)
+    assert result.solved
+    assert any("RuntimeError" in event for event in result.stats.degraded)
+
+
+def test_the_deadline_ends_a_run() -> None:
+    graph = hr.generate("layered", 200, seed=0)
+    found = anneal(graph, range(graph.n_ops), hr.base_peak(graph) * 6 // 10, deadline=Deadline(0.2))
+    assert 0 < found.proposals < default_proposals(graph)
+
+
+def test_a_run_ends_where_nothing_is_left_to_gain() -> None:
+    graph = hr.generate("layered", 100, seed=0)
+    found = anneal(graph, range(graph.n_ops), hr.base_peak(graph), goal=graph.total_time)
+    assert found.proposals == 0
+
+
+def test_ctrl_c_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = hr.generate("transformer", 100, seed=0)
+    calls = 0
+    search = sequences.search
+
+    def interrupted(*args: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 30:
+            raise KeyboardInterrupt
+        return search(*args)
+
+    monkeypatch.setattr(sequences, "search", interrupted)
+    run = Run()
+    budget = hr.base_peak(graph) * 7 // 10
+    result = module.solve(graph, budget, run, Params())
+    assert run.stats.interrupted
+    assert result.solved
+    assert calls == 30
+
+
+def test_a_warm_start_is_never_made_worse() -> None:
+    graph = hr.generate("transformer", 100, seed=0)
+    first = hr.solve(graph, "60%", "beam")
+    second = hr.solve(graph, "60%", "anneal", warm_start=first.schedule, proposals=256)
+    assert first.solved and second.solved
+    assert (second.time or 0.0) <= (first.time or 0.0)
+
+
+def test_every_improvement_is_announced_with_its_time() -> None:
+    graph = hr.generate("layered", 80, seed=1)
+    seen: list[float] = []
+    result = hr.solve(
+        graph, "80%", "anneal", proposals=20_000, callback=lambda schedule, peak, time: seen.append(time)
+    )
+    assert seen == sorted(seen, reverse=True)
+    assert seen[-1] == result.time
+
+
+@pytest.mark.parametrize(("name", "value"), [("proposals", 0), ("restarts", 0)])
+def test_parameters_out_of_range_are_refused(name: str, value: int) -> None:
+    with pytest.raises(hr.MethodError, match=name):
+        Params(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "percent", "overhead"), [("cm1-fcn8", 80, 0.1361), ("rl100", 80, 0.0), ("rl250", 80, 0.0)]
+)
+def test_known_results_on_public_graphs(name: str, percent: int, overhead: float) -> None:
+    path = DATA / "public" / f"{name}.json.gz"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    result = hr.solve(hr.read_graph(path), f"{percent}%", "anneal", proposals=1_500_000)
+    assert result.overhead is not None
+    assert 100 * result.overhead <= overhead + 5e-5
