@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from hremate.bounds import MemoryBound, TimeBound, memory_lower_bound, time_lower_bound
     from hremate.compare import Comparison, Outcome, Unanswered, compare
     from hremate.generate import generate
+    from hremate.improve import improve
     from hremate.io import ScheduleFile, read_graph, read_schedule, write_graph, write_schedule
     from hremate.simulate import Simulation, base_peak, simulate
     from hremate.solve import solve
@@ -66,6 +67,7 @@ _LAZY = {
     "base_peak": "hremate.simulate",
     "compare": "hremate.compare",
     "generate": "hremate.generate",
+    "improve": "hremate.improve",
     "TimeBound": "hremate.bounds",
     "memory_lower_bound": "hremate.bounds",
     "time_lower_bound": "hremate.bounds",
@@ -142,6 +144,7 @@ __all__ = [
     "compare",
     "format_bytes",
     "generate",
+    "improve",
     "memory_lower_bound",
     "parse_budget",
     "read_graph",

@@ -85,6 +85,7 @@ def _solve(args: argparse.Namespace) -> int:
             seed=args.seed,
             n_jobs=args.jobs,
             time_limit=args.time_limit,
+            polish=args.polish,
             progress=_progress(args.verbose),
             callback=lambda schedule, _peak, _time: best.__setitem__(slice(None), [schedule]),
             **options,
@@ -433,6 +434,11 @@ def _parser() -> argparse.ArgumentParser:
         "--method", default="hierarchical", metavar="M", help="see 'hremate methods' (%(default)s)"
     )
     solve.add_argument("--time-limit", type=float, metavar="S", help="seconds of wall time")
+    solve.add_argument(
+        "--polish", type=float, metavar="S",
+        help="seconds at most to improve what the method found, within the time limit; 0: not at all; "
+        "default: part of the time limit for hierarchical, else 0",
+    )  # fmt: skip
     solve.add_argument("-o", "--output", metavar="SCHEDULE", help="write the schedule to this file")
     solve.add_argument(
         "--option", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the method"

@@ -34,6 +34,8 @@ class Stats:
     seconds: dict[str, float] = field(default_factory=dict)
     #: Time of the best schedule within the budget that each stage found (time units of the graph).
     stage_time: dict[str, float] = field(default_factory=dict)
+    #: (wall seconds, time of the best schedule within the budget so far), whenever that improved.
+    trajectory: list[tuple[float, float]] = field(default_factory=list)
     #: Counts: blocks, classes, options, MILP variables and so on.
     counts: dict[str, int] = field(default_factory=dict)
     #: Failures that were survived by a fallback, each naming where and why.

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hremate.bounds import MemoryBound, memory_lower_bound, time_lower_bound
-from hremate.budget import format_bytes, parse_budget
-from hremate.errors import BudgetError, MethodError, SolverError
-from hremate.graph import Graph, IntArray
-from hremate.result import Result, Status
+from hremate._answers import Polishing, best_of, larger, refined, with_bounds, without_search
+from hremate._arguments import budget_bytes, new_run, seconds_or_none
+from hremate.bounds import memory_lower_bound, time_lower_bound
+from hremate.errors import MethodError
+from hremate.graph import Graph
+from hremate.result import Result
 from hremate.schedule import Schedule
-from hremate.simulate import Simulation, base_peak, simulate
-from hremate.solvers.base import Deadline, Run, finish
-from hremate.solvers.incumbent import OPTIMAL_GAP
+from hremate.simulate import simulate
+from hremate.solvers.base import Deadline, Run
+from hremate.solvers.polish import PolishParams
 from hremate.solvers.registry import Method, get_method, make_params
 
 #: Seconds, and share of the time limit, that the bound on time may take.
 BOUND_SECONDS, BOUND_SHARE = 20.0, 0.25
+#: Methods that are polished by default; the share of the time left that is the method's; and what is done
+#: where there is no time limit.
+POLISHED = ("hierarchical",)
+METHOD_SHARE = 0.6
+FIXED_WORK = PolishParams(rounds=4, patience=2, windows=4)
 
 
 def solve(
@@ -36,6 +41,7 @@ def solve(
     progress: Callable[[str], None] | None = None,
     callback: Callable[[Schedule, int, float], None] | None = None,
     lower_bound: float | None = None,
+    polish: float | None = None,
     **options: Any,
 ) -> Result:
     """Find a schedule of `graph` whose peak fits `budget` and whose time is as small as possible.
@@ -64,6 +70,10 @@ def solve(
     lower_bound : float, optional
         A total time that no schedule within the budget can beat, where it is known beforehand (from
         `time_lower_bound`); else it is computed, within a quarter of the time limit and 20 seconds.
+    polish : float, optional
+        Seconds at most, >= 0, to improve what the method found (see `hremate.improve`), within the time
+        limit; 0 for not at all. Default: for `hierarchical` what is left of the time limit, and at least
+        two fifths of it, or a fixed amount of work without a time limit; 0 for the other methods.
     **options
         Fields of the method's `Params`.
 
@@ -95,20 +105,19 @@ def solve(
     """
     entry = get_method(method)
     params = _params(entry, options)
-    run = Run(seed=_seed(seed), n_jobs=_jobs(n_jobs), deadline=Deadline(_limit(time_limit)))
-    if progress is not None:
-        run.progress = progress
-    run.callback = callback
+    run = new_run(seed, n_jobs, time_limit, progress, callback)
+    polish = seconds_or_none(polish, "polish")
+    polishing = _polishing(entry.name, polish, run)
     given = np.arange(graph.n_ops)
     known = [given]
     if warm_start is not None:
         run.warm_start = warm_start if isinstance(warm_start, Schedule) else Schedule(warm_start)
         known.append(run.warm_start.order)
     costs = [simulate(graph, order) for order in known]
-    limit = _budget(graph, budget)
+    limit = budget_bytes(graph, budget)
     floor = memory_lower_bound(graph)
 
-    result = _without_solver(graph, limit, run, entry.name, known, costs, floor)
+    result = without_search(graph, limit, run, entry.name, known, costs, floor)
     if result is None:
         # The bound comes first and takes a small share of the time, so that the deadline holds.
         seconds = min(BOUND_SECONDS, BOUND_SHARE * run.deadline.remaining)
@@ -117,98 +126,31 @@ def solve(
             lower_bound, run.bounded, run.bound_order = bound.time, True, bound.order
         run.lower_bound = lower_bound
         run.stats.seconds["bound"] = run.deadline.elapsed
+        deadline = run.deadline
+        run.deadline = deadline.shortened(_method_seconds(deadline, polish, polishing))
         result = entry.load().solve(graph, limit, run, params)
-        result = _best_of(graph, result, run, known, costs)
-        result = _with_bounds(result, floor, lower_bound)
-    return replace(result, memory_lower_bound=_larger(result.memory_lower_bound, floor.bytes),
+        run.deadline = deadline
+        result = best_of(graph, result, run, known, costs)
+        result = refined(graph, result, run, polishing)
+        result = with_bounds(result, floor, lower_bound)
+    return replace(result, memory_lower_bound=larger(result.memory_lower_bound, floor.bytes),
                    wall_time=run.deadline.elapsed)  # fmt: skip
 
 
-def _without_solver(
-    graph: Graph,
-    budget: int,
-    run: Run,
-    method: str,
-    known: list[IntArray],
-    costs: list[Simulation],
-    floor: MemoryBound,
-) -> Result | None:
-    """The answer where none needs to be searched: nothing can fit, or a schedule without recompute does."""
-    if budget < floor.bytes:
-        smallest = min(range(len(known)), key=lambda k: costs[k].peak)
-        return finish(
-            graph, budget, run, method, known[smallest],
-            status=Status.INFEASIBLE, proof="any-order",
-            reason=f"budget {_exact(budget)} is below the {_exact(floor.bytes)} that {floor.need}; no order "
-            f"and no recomputation helps; the smallest peak known is {_exact(costs[smallest].peak)}",
-        )  # fmt: skip
-    for order, cost in zip(known, costs, strict=True):
-        if cost.peak <= budget and cost.recomputes == 0:
-            if run.callback is not None:
-                run.callback(Schedule(order), cost.peak, cost.time)
-            return finish(
-                graph, budget, run, method, order,
-                status=Status.OPTIMAL, proof="any-order", lower_bound=graph.total_time,
-            )  # fmt: skip
-    return None
+def _polishing(method: str, polish: float | None, run: Run) -> Polishing | None:
+    """How long to polish after a method, None for not at all."""
+    if polish == 0 or (polish is None and method not in POLISHED):
+        return None
+    limited = polish is not None or run.deadline.end is not None
+    return Polishing(polish, PolishParams() if limited else FIXED_WORK)
 
 
-def _best_of(
-    graph: Graph, result: Result, run: Run, known: list[IntArray], costs: list[Simulation]
-) -> Result:
-    """`result`, or a schedule known beforehand where that is better: within the budget first, then time.
-
-    `none` is a statement about the given order and is left alone.
-    """
-    if result.method == "none":
-        return result
-    if result.status is Status.INFEASIBLE and min(cost.peak for cost in costs) <= result.budget:
-        raise SolverError(f"{result.method}: claims infeasible, yet a known schedule fits the budget")
-    for order, cost in zip(known, costs, strict=True):
-        if cost.peak <= result.budget:
-            if result.solved and result.time is not None and result.time <= cost.time:
-                continue
-            status = Status.FEASIBLE
-        elif result.solved or (result.peak is not None and result.peak <= cost.peak):
-            continue
-        else:
-            status = result.status
-        result = replace(
-            finish(graph, result.budget, run, result.method, order, status=status),
-            lower_bound=result.lower_bound,
-            order_lower_bound=result.order_lower_bound,
-            memory_lower_bound=result.memory_lower_bound,
-            reason=result.reason if status is not Status.FEASIBLE else "",
-            stats=result.stats,
-        )
-    return result
-
-
-def _with_bounds(result: Result, floor: MemoryBound, bound: float) -> Result:
-    """Add what holds for every method: the bound of the cut model, and a closed gap is optimality."""
-    if result.status is not Status.INFEASIBLE:
-        result = replace(result, lower_bound=_larger(result.lower_bound, bound))
-    # Rounding up to a quantum may end an ulp above a time that is summed in floating point.
-    if result.gap is not None and -OPTIMAL_GAP <= result.gap < 0:
-        result = replace(result, lower_bound=result.time)
-    if result.solved and result.gap is not None and result.gap <= OPTIMAL_GAP:
-        result = replace(result, status=Status.OPTIMAL, proof="any-order")
-    if result.status is Status.NO_SOLUTION:
-        reached = (
-            f"no schedule within {_exact(result.budget)} was found; the smallest peak reached is "
-            f"{'unknown' if result.peak is None else _exact(result.peak)}; "
-            f"none can stay below {_exact(floor.bytes)}"
-        )
-        result = replace(result, reason=f"{result.reason}; {reached}" if result.reason else reached)
-    return result
-
-
-def _budget(graph: Graph, budget: Any) -> int:
-    if budget is None:
-        if "budget" not in graph.metadata:
-            raise BudgetError(f"no budget given, and graph {graph.name!r} carries none")
-        budget = graph.metadata["budget"]
-    return parse_budget(budget, base_peak(graph))
+def _method_seconds(deadline: Deadline, polish: float | None, polishing: Polishing | None) -> float:
+    """Seconds that the method gets of the time left."""
+    if polishing is None:
+        return deadline.remaining
+    least = METHOD_SHARE * deadline.remaining
+    return least if polish is None else max(least, deadline.remaining - polish)
 
 
 def _params(method: Method, options: dict[str, Any]) -> Any:
@@ -216,39 +158,3 @@ def _params(method: Method, options: dict[str, Any]) -> Any:
         return make_params(method, options)
     except (TypeError, ValueError) as error:
         raise MethodError(f"method {method.name!r}: {error}") from error
-
-
-def _seed(seed: Any) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**31:
-        raise MethodError(f"Expected seed to be an integer in 0 .. 2^31 - 1, not {seed!r}.")
-    return int(seed)
-
-
-def _jobs(n_jobs: Any) -> int:
-    if isinstance(n_jobs, bool) or not isinstance(n_jobs, (int, np.integer)) or (n_jobs < 1 and n_jobs != -1):
-        raise MethodError(f"Expected n_jobs >= 1, or -1 for all cores, not {n_jobs!r}.")
-    if n_jobs == -1:
-        import joblib  # takes a while to import and is needed here only
-
-        return int(joblib.effective_n_jobs(-1))
-    return int(n_jobs)
-
-
-def _limit(time_limit: Any) -> float | None:
-    if time_limit is None:
-        return None
-    if isinstance(time_limit, bool) or not isinstance(time_limit, (int, float, np.integer, np.floating)):
-        raise MethodError(f"Expected time_limit in seconds, not {time_limit!r}.")
-    if not time_limit >= 0:
-        raise MethodError(f"Expected time_limit >= 0 seconds, not {time_limit!r}.")
-    return float(time_limit) if math.isfinite(time_limit) else None
-
-
-def _larger(a: Any, b: Any) -> Any:
-    return b if a is None else max(a, b)
-
-
-def _exact(nbytes: int) -> str:
-    """Bytes for people, with the exact number where the unit hides it."""
-    text = format_bytes(nbytes)
-    return text if text.endswith(" B") else f"{text} ({nbytes} bytes)"

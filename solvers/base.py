@@ -9,6 +9,7 @@ where `budget` is in bytes and at least the largest working set of the graph nee
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -47,6 +48,14 @@ class Deadline:
         """A deadline `seconds` from now, or this one if that is earlier."""
         return Deadline(min(seconds, self.remaining))
 
+    def shortened(self, seconds: float) -> Deadline:
+        """The same clock, which strikes in `seconds` from now if that is earlier."""
+        result = Deadline()
+        result.start = self.start
+        end = time.monotonic() + seconds
+        result.end = self.end if not math.isfinite(end) else end if self.end is None else min(end, self.end)
+        return result
+
 
 def _silent(message: str) -> None:
     pass
@@ -71,6 +80,23 @@ class Run:
     #: Called with (order, peak, time) for each improved schedule within the budget.
     callback: Callable[[Schedule, int, float], None] | None = None
     stats: Stats = field(default_factory=Stats)
+
+    def listen(self, callback: Callable[[Schedule, int, float], None] | None) -> None:
+        """Keep the trajectory from now on, and hand each improvement on to `callback`."""
+
+        def improved(schedule: Schedule, peak: int, total: float) -> None:
+            if self.record(total) and callback is not None:
+                callback(schedule, peak, total)
+
+        self.callback = improved
+
+    def record(self, total: float) -> bool:
+        """Note that a schedule within the budget takes the time `total`; return whether that is new."""
+        trajectory = self.stats.trajectory
+        if trajectory and total >= trajectory[-1][1]:
+            return False
+        trajectory.append((self.deadline.elapsed, total))
+        return True
 
 
 def finish(

@@ -7,6 +7,7 @@ the deadline passes or Ctrl-C arrives; SCIP then comes back within milliseconds 
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import threading
 import time
@@ -371,8 +372,8 @@ def _optimize(model: Any, deadline: Deadline) -> bool:
     while True:
         try:
             if interrupted or deadline.expired:
-                model.interruptSolve()
                 timeout = _STOP_INTERVAL
+                _interrupt(model)
             else:
                 timeout = min(deadline.remaining, _WAIT_INTERVAL)
             if done.wait(timeout):
@@ -383,6 +384,12 @@ def _optimize(model: Any, deadline: Deadline) -> bool:
     if errors:
         raise errors[0]
     return interrupted
+
+
+def _interrupt(model: Any) -> None:
+    """Ask SCIP to stop; it refuses while it sets itself up, and is asked again."""
+    with contextlib.suppress(Exception):  # pyscipopt raises bare Exception
+        model.interruptSolve()
 
 
 def _finite(value: float) -> float | None:

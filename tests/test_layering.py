@@ -26,8 +26,10 @@ LAYERS = [
     {"solvers"},
     {"bounds", "_bounds_kernel"},
     {"ilp"},
-    {"solve", "compare", "_comparison_table", "_text"},
-    {"cli", "report", "__main__"},
+    {"solve", "improve", "_arguments", "_answers", "compare", "_comparison_table", "_text"}
+    | {"_comparison", "_partial_file", "frontier", "plot", "_tree_plot", "_timeline", "trace"},
+    {"torch", "onnx", "jax", "_devices"},
+    {"cli", "report", "__main__", "_cli_parts", "_report_cli", "_capture_cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 #: The face of the package: loads only the vocabulary, names the rest by import strings.
