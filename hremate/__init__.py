@@ -45,12 +45,15 @@ from hremate.validate import Check, InvalidSchedule, Violation, validate  # noqa
 
 if TYPE_CHECKING:
     from hremate.bounds import MemoryBound, TimeBound, memory_lower_bound, time_lower_bound
-    from hremate.compare import Comparison, Outcome, Unanswered, compare
+    from hremate.compare import Comparison, Outcome, Summary, Unanswered, compare
+    from hremate.frontier import Frontier, MinBudget, frontier, min_budget
     from hremate.generate import generate
     from hremate.improve import improve
     from hremate.io import ScheduleFile, read_graph, read_schedule, write_graph, write_schedule
+    from hremate.report import report
     from hremate.simulate import Simulation, base_peak, simulate
     from hremate.solve import solve
+    from hremate.trace import trace, write_trace
 
 __version__ = "0.1.0"
 
@@ -59,25 +62,36 @@ logging.getLogger("hremate").addHandler(logging.NullHandler())
 # Names whose modules load numba or more: imported on first use, so that `import hremate` stays quick.
 _LAZY = {
     "Comparison": "hremate.compare",
+    "Frontier": "hremate.frontier",
     "MemoryBound": "hremate.bounds",
+    "MinBudget": "hremate.frontier",
     "Outcome": "hremate.compare",
     "ScheduleFile": "hremate.io",
     "Simulation": "hremate.simulate",
+    "Summary": "hremate.compare",
     "Unanswered": "hremate.compare",
     "base_peak": "hremate.simulate",
     "compare": "hremate.compare",
+    "frontier": "hremate.frontier",
     "generate": "hremate.generate",
     "improve": "hremate.improve",
     "TimeBound": "hremate.bounds",
     "memory_lower_bound": "hremate.bounds",
+    "min_budget": "hremate.frontier",
+    "report": "hremate.report",
     "time_lower_bound": "hremate.bounds",
+    "trace": "hremate.trace",
     "read_graph": "hremate.io",
     "read_schedule": "hremate.io",
     "simulate": "hremate.simulate",
     "solve": "hremate.solve",
     "write_graph": "hremate.io",
     "write_schedule": "hremate.io",
+    "write_trace": "hremate.trace",
 }
+
+#: Modules that need an extra each; loaded by name only.
+_FRONT_ENDS = ("torch", "onnx", "jax")
 
 
 class _Package(ModuleType):
@@ -100,6 +114,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value
         return value
+    if name in _FRONT_ENDS:
+        return importlib.import_module(f"hremate.{name}")
     raise AttributeError(f"module 'hremate' has no attribute {name!r}")
 
 
@@ -115,6 +131,7 @@ __all__ = [
     "DuplicateNameError",
     "EmptyGraphError",
     "FormatError",
+    "Frontier",
     "Graph",
     "GraphError",
     "HremateError",
@@ -122,6 +139,7 @@ __all__ = [
     "InvalidValueError",
     "MemoryBound",
     "MethodError",
+    "MinBudget",
     "MissingExtraError",
     "Op",
     "OrderError",
@@ -134,6 +152,7 @@ __all__ = [
     "SolverError",
     "Stats",
     "Status",
+    "Summary",
     "TimeBound",
     "Unanswered",
     "UnknownTensorError",
@@ -143,16 +162,21 @@ __all__ = [
     "base_peak",
     "compare",
     "format_bytes",
+    "frontier",
     "generate",
     "improve",
     "memory_lower_bound",
+    "min_budget",
     "parse_budget",
     "read_graph",
     "read_schedule",
+    "report",
     "simulate",
     "solve",
     "time_lower_bound",
+    "trace",
     "validate",
     "write_graph",
     "write_schedule",
+    "write_trace",
 ]

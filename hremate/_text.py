@@ -26,6 +26,17 @@ def table(rows: Sequence[Sequence[str]], *, left: int = 1, indent: str = "  ") -
     return "\n".join(lines)
 
 
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A padded Markdown table; the first row is its header."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in rows
+    ]
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
 def phase_names(graph: Graph) -> list[tuple[int, str]]:
     """(code, name) of the phases that ops of the graph have, in the order of training."""
     codes = [*range(len(PHASES)), -1]

@@ -1,4 +1,4 @@
-"""The command line: `hremate solve | compare | validate | info | generate | convert | methods`.
+"""The command line: `hremate solve | compare | frontier | report | validate | ...`.
 
 Exit codes: 0 solved, 1 no schedule within the budget, not valid, or a method of a comparison failed, 2 bad
 input or usage, 130 interrupted. The result goes to stdout, everything else to stderr. Modules that take
@@ -8,19 +8,30 @@ long to import are imported by the commands that need them.
 from __future__ import annotations
 
 import argparse
-import errno
-import json
 import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import hremate
+from hremate import _capture_cli, _report_cli
+from hremate._cli_parts import (
+    BAD_INPUT,
+    INTERRUPTED,
+    SOLVED,
+    UNSOLVED,
+    check_target,
+    format_of,
+    in_format,
+    print_json,
+    progress,
+    say,
+    table_options,
+)
 from hremate.budget import format_bytes, parse_budget
 from hremate.errors import BudgetError, HremateError, MethodError, ScheduleError
 from hremate.graph import MEMORY_MODELS, Graph
@@ -28,11 +39,8 @@ from hremate.graph import MEMORY_MODELS, Graph
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hremate.compare import Comparison
     from hremate.result import Result
     from hremate.schedule import Schedule
-
-SOLVED, UNSOLVED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,14 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return SOLVED
         except HremateError as error:
-            _say(f"error: {error}")
+            say(f"error: {error}")
             return BAD_INPUT
         except OSError as error:
             where = f"{error.filename}: " if error.filename is not None else ""
-            _say(f"error: {where}{error.strerror or error}")
+            say(f"error: {where}{error.strerror or error}")
             return BAD_INPUT
         except KeyboardInterrupt:
-            _say("interrupted")
+            say("interrupted")
             return INTERRUPTED
     return code
 
@@ -69,12 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _solve(args: argparse.Namespace) -> int:
-    from hremate.io import write_schedule
     from hremate.solve import solve
     from hremate.solvers.registry import get_method
 
     options = _options(get_method(args.method).load().Params, args.option)
-    _check_target(args.output)
+    for path in (args.output, args.plot, args.trace):
+        check_target(path)
+    _check_picture(args.plot)
     graph = _read(args.graph, args)
     best: list[Schedule] = []
     try:
@@ -86,7 +95,7 @@ def _solve(args: argparse.Namespace) -> int:
             n_jobs=args.jobs,
             time_limit=args.time_limit,
             polish=args.polish,
-            progress=_progress(args.verbose),
+            progress=progress(args.verbose),
             callback=lambda schedule, _peak, _time: best.__setitem__(slice(None), [schedule]),
             **options,
         )
@@ -95,20 +104,19 @@ def _solve(args: argparse.Namespace) -> int:
             raise
         result = _best_so_far(graph, args, best[0])
     try:
-        if args.output is not None:
-            if result.solved and result.schedule is not None:
-                write_schedule(
-                    result.schedule, args.output, graph, budget=result.budget, method=result.method
-                )
-            else:
-                _say(f"no schedule within the budget, {args.output} is not written")
+        if result.solved and result.schedule is not None:
+            _write(graph, result, result.schedule, args)
+        else:
+            for path in (args.output, args.plot, args.trace):
+                if path is not None:
+                    say(f"no schedule within the budget, {path} is not written")
     finally:
         if args.json:
-            _print_json(result.to_dict())
+            print_json(result.to_dict())
         else:
             print(_describe(graph, result))
     if result.stats.interrupted:
-        _say("interrupted; this is the best schedule found so far")
+        say("interrupted; this is the best schedule found so far")
         return INTERRUPTED
     return SOLVED if result.solved else UNSOLVED
 
@@ -117,27 +125,34 @@ def _compare(args: argparse.Namespace) -> int:
     from hremate._files import write_text
     from hremate.compare import compare
 
-    _check_target(args.output)
+    for path in (args.output, args.plot):
+        check_target(path)
+    _check_picture(args.plot)
     comparison = compare(
         [_read(path, args) for path in args.graphs],
         None if args.budgets is None else _words(args.budgets),
         None if args.methods is None else _words(args.methods),
         time_limit=args.time_limit,
         seed=args.seed,
+        seeds=None if args.seeds is None else _numbers(args.seeds),
+        repetitions=args.repetitions,
         n_jobs=args.jobs,
-        progress=_progress(args.verbose),
+        resume=args.resume,
+        progress=progress(args.verbose),
     )
     shown = "json" if args.json else "csv" if args.csv else "markdown"
     try:
         if args.output is not None:
-            write_text(args.output, _in_format(comparison, _format_of(args.output, shown)))
+            write_text(args.output, in_format(comparison, format_of(args.output, shown)))
+        if args.plot is not None:
+            comparison.plot(args.plot)
     finally:
-        print(_in_format(comparison, shown), end="")
+        print(in_format(comparison, shown), end="")
     if comparison.interrupted:
-        _say("interrupted; these are the cells so far")
+        say("interrupted; these are the cells so far")
         return INTERRUPTED
     if comparison.failed:
-        _say("a method failed where it should not; the reasons are in its cells")
+        say("a method failed where it should not; the reasons are in its cells")
         return UNSOLVED
     return SOLVED
 
@@ -150,7 +165,7 @@ def _validate(args: argparse.Namespace) -> int:
     graph = _read(args.graph, args)
     file = read_schedule(args.schedule)
     if file.graph_sha256 is not None and file.graph_sha256 != graph.sha256:
-        _say(f"warning: the schedule was written for another graph (or version of it): {file.graph}")
+        say(f"warning: the schedule was written for another graph (or version of it): {file.graph}")
     budget = file.budget if args.budget is None else parse_budget(args.budget, base_peak(graph))
     try:
         check = validate(graph, file.schedule, budget)
@@ -159,7 +174,7 @@ def _validate(args: argparse.Namespace) -> int:
         return UNSOLVED
     for what, told, found in (("peak", file.peak, check.peak), ("time", file.time, check.time)):
         if told is not None and told != found:
-            _say(f"warning: the schedule file says {what} {told}, it is {found}")
+            say(f"warning: the schedule file says {what} {told}, it is {found}")
     overhead = check.time / graph.total_time - 1 if graph.total_time > 0 else 0.0
     within = "" if budget is None else f" within the budget of {format_bytes(budget)} ({budget} bytes)"
     print(
@@ -200,7 +215,7 @@ def _info(args: argparse.Namespace) -> int:
         "sha256": graph.sha256,
     }
     if args.json:
-        _print_json(facts)
+        print_json(facts)
     else:
         print(graph_facts(graph, facts))
     return SOLVED
@@ -210,20 +225,20 @@ def _generate(args: argparse.Namespace) -> int:
     from hremate.generate import generate
     from hremate.io import write_graph
 
-    _check_target(args.output)
+    check_target(args.output)
     graph = generate(args.kind, ops=args.ops, seed=args.seed)
     write_graph(graph, args.output)
-    _say(f"{args.output}: {graph.n_ops} ops, {graph.n_tensors} tensors")
+    say(f"{args.output}: {graph.n_ops} ops, {graph.n_tensors} tensors")
     return SOLVED
 
 
 def _convert(args: argparse.Namespace) -> int:
     from hremate.io import write_graph
 
-    _check_target(args.output)
+    check_target(args.output)
     graph = _read(args.graph, args)
     write_graph(graph, args.output)
-    _say(f"{args.output}: {graph.n_ops} ops, {graph.n_tensors} tensors, {graph.memory_model}")
+    say(f"{args.output}: {graph.n_ops} ops, {graph.n_tensors} tensors, {graph.memory_model}")
     return SOLVED
 
 
@@ -234,7 +249,7 @@ def _methods(args: argparse.Namespace) -> int:
     methods = list(METHODS.values())
     if args.json:
         keys = ("name", "summary", "exact", "limits", "source")
-        _print_json({"methods": [{key: getattr(m, key) for key in keys} for m in methods]})
+        print_json({"methods": [{key: getattr(m, key) for key in keys} for m in methods]})
     else:
         rows = [["name", "proves", "meant for", "what it does", "source"]]
         rows += [[m.name, "yes" if m.exact else "no", m.limits, m.summary, m.source] for m in methods]
@@ -251,18 +266,28 @@ def _read(path: str, args: argparse.Namespace) -> Graph:
     return read_graph(path, memory_model=args.memory_model, keep_all=args.keep_all)
 
 
-def _check_target(path: str | None) -> None:
-    """Raise OSError before the work, not after it, where `path` cannot be written."""
-    if path is None:
-        return
-    target = os.path.realpath(path)
-    folder = os.path.dirname(target)
-    if os.path.isdir(target):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    if not os.path.isdir(folder):
-        raise FileNotFoundError(errno.ENOENT, "the folder does not exist", path)
-    if not os.access(target if os.path.exists(target) else folder, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+def _check_picture(path: str | None) -> None:
+    """Raise before the work, not after it, where no picture can be drawn."""
+    if path is not None:
+        from hremate.plot import check_picture
+
+        check_picture(path)
+
+
+def _write(graph: Graph, result: Result, schedule: Schedule, args: argparse.Namespace) -> None:
+    """The files that `solve` was asked for."""
+    if args.output is not None:
+        from hremate.io import write_schedule
+
+        write_schedule(schedule, args.output, graph, budget=result.budget, method=result.method)
+    if args.plot is not None:
+        from hremate.plot import plot_memory
+
+        plot_memory(graph, schedule, budget=result.budget, path=args.plot)
+    if args.trace is not None:
+        from hremate.trace import write_trace
+
+        write_trace(graph, schedule, args.trace, budget=result.budget)
 
 
 def _words(text: str) -> list[str]:
@@ -270,16 +295,12 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _format_of(path: str, default: str) -> str:
-    """The format of a comparison that the name of a file asks for, gzip or not."""
-    suffix = os.path.splitext(path.removesuffix(".gz"))[1].lower()
-    return {".json": "json", ".csv": "csv", ".md": "markdown"}.get(suffix, default)
-
-
-def _in_format(comparison: Comparison, name: str) -> str:
-    if name == "json":
-        return comparison.to_json() + "\n"
-    return comparison.to_csv() if name == "csv" else comparison.to_markdown()
+def _numbers(text: str) -> list[int]:
+    """The whole numbers of a list separated by commas."""
+    try:
+        return [int(word) for word in _words(text)]
+    except ValueError:
+        raise MethodError(f"expected whole numbers separated by commas, not {text!r}") from None
 
 
 def _describe(graph: Graph, result: Result) -> str:
@@ -333,29 +354,6 @@ def _typed(key: str, text: str, hint: Any) -> Any:
         return text
     names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
     raise MethodError(f"option {key!r}: cannot read {text!r} as {names}")
-
-
-def _progress(verbose: bool) -> Callable[[str], None] | None:
-    """Lines with the time passed on stderr, when it is a terminal or they were asked for."""
-    if not (verbose or sys.stderr.isatty()):
-        return None
-    start = time.monotonic()
-
-    def tell(message: str) -> None:
-        print(f"[{time.monotonic() - start:7.1f} s] {message}", file=sys.stderr, flush=True)
-
-    return tell
-
-
-def _say(message: str) -> None:
-    with suppress(OSError, ValueError):  # nobody listens on stderr
-        print(f"hremate: {message}", file=sys.stderr, flush=True)
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    from hremate._text import finite
-
-    print(json.dumps(finite(document), allow_nan=False))
 
 
 @contextmanager
@@ -425,6 +423,7 @@ def _parser() -> argparse.ArgumentParser:
         result.set_defaults(run=run)
         return result
 
+    _capture_cli.add_parser(commands)
     solve = command("solve", _solve, "find a schedule within a memory budget", graph, run, as_json)
     solve.add_argument(
         "--budget", metavar="B",
@@ -440,6 +439,8 @@ def _parser() -> argparse.ArgumentParser:
         "default: part of the time limit for hierarchical, else 0",
     )  # fmt: skip
     solve.add_argument("-o", "--output", metavar="SCHEDULE", help="write the schedule to this file")
+    solve.add_argument("--plot", metavar="FILE", help="draw memory over time; .png, .svg or .pdf")
+    solve.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto or chrome://tracing")
     solve.add_argument(
         "--option", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the method"
     )
@@ -456,13 +457,21 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument(
         "--time-limit", type=float, default=60.0, metavar="S", help="seconds of each cell (%(default)g)"
     )
-    form = compare.add_mutually_exclusive_group()
-    form.add_argument("--markdown", action="store_true", help="print Markdown tables, as by default")
-    form.add_argument("--csv", action="store_true", help="print one line per cell")
-    form.add_argument("--json", action="store_true", help="print one JSON object")
     compare.add_argument(
-        "-o", "--output", metavar="FILE", help="write a file too; .json, .csv or .md chooses its format"
+        "--seeds", metavar="N,N", help="solve every cell with each of these, instead of --seed"
     )
+    compare.add_argument(
+        "--repetitions", type=int, default=1, metavar="N", help="runs of each cell and seed (%(default)s)"
+    )
+    compare.add_argument(
+        "--resume", metavar="FILE", help="keep each result in this file, and take from it what it has already"
+    )
+    table_options(compare, "cell")
+    compare.add_argument(
+        "--plot", metavar="FILE", help="draw overhead against budget of the first graph; .png, .svg or .pdf"
+    )
+
+    _report_cli.add_parsers(commands, graph, run)
 
     validate = command("validate", _validate, "check a schedule independently of the solvers", graph)
     validate.add_argument("schedule", metavar="SCHEDULE", help="hremate-schedule/1 JSON")

@@ -5,19 +5,17 @@ Whatever one method does, the others still run: a refusal or a failure is a cell
 
 from __future__ import annotations
 
-import csv
-import enum
-import io
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
-from hremate._comparison_table import LEGEND, comparison_table
-from hremate._files import Source
-from hremate._text import finite
+import numpy as np
+
+from hremate._arguments import seed_number
+from hremate._comparison import Comparison, Grid, Outcome, Row, Summary, Unanswered
+from hremate._files import Source, named
+from hremate._partial_file import PartialFile, result_of_value, result_to_value
 from hremate.bounds import time_lower_bound
 from hremate.budget import format_bytes
 from hremate.errors import MethodError, MissingExtraError
@@ -28,132 +26,12 @@ from hremate.solve import BOUND_SECONDS, solve
 from hremate.solvers.base import Deadline
 from hremate.solvers.registry import METHODS, get_method, make_params
 
+__all__ = ["EXACT_OPS", "Comparison", "Grid", "Outcome", "Row", "Summary", "Unanswered", "compare"]
+
 #: By default, graphs beyond this many ops are spared `exact`, which rarely proves anything there.
 EXACT_OPS = 100
 
 _logger = logging.getLogger(__name__)
-
-
-class Outcome(str, enum.Enum):
-    """Why a cell of a comparison has no result."""
-
-    #: The method cannot take this graph, or needs an optional package.
-    REFUSED = "refused"
-    #: The method raised something else.
-    FAILED = "failed"
-    #: Ctrl-C came before the method had anything to return.
-    INTERRUPTED = "interrupted"
-
-    def __str__(self) -> str:
-        return self.value
-
-
-@dataclass(frozen=True)
-class Unanswered:
-    """A cell of a comparison that has no result, and why. Fields as in `Result`."""
-
-    graph: str
-    method: str
-    status: Outcome
-    budget: int
-    base_peak: int
-    base_time: float
-    ops: int
-    seed: int
-    wall_time: float
-    memory_lower_bound: int | None
-    reason: str
-
-    @property
-    def solved(self) -> bool:
-        return False
-
-    def to_dict(self) -> dict[str, Any]:
-        """The keys of `Result.to_dict`, None for everything that only a result has."""
-        known = {f.name: getattr(self, f.name) for f in fields(self)}
-        blank = Result(**{**known, "status": Status.NO_SOLUTION}, schedule=None, peak=None, time=None)
-        return {**blank.to_dict(), "status": self.status.value}
-
-
-Row = Result | Unanswered
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The cells planned for one graph: budgets x methods."""
-
-    graph: str
-    ops: int
-    #: Bytes.
-    base_peak: int
-    base_time: float
-    time_unit: str
-    #: As asked for.
-    budgets: tuple[str, ...]
-    methods: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What `compare` found.
-
-    Rows are ordered by graph, then budget, then method, each in the order given. After Ctrl-C the rows
-    not reached are missing; the last one may be a result cut short (`stats.interrupted`).
-    """
-
-    rows: tuple[Row, ...]
-    #: One per graph; they say which rows were planned.
-    grids: tuple[Grid, ...]
-    #: Seconds of wall time for each row, None for no limit.
-    time_limit: float | None
-    seed: int
-    n_jobs: int
-    interrupted: bool = False
-
-    @property
-    def failed(self) -> bool:
-        """Whether a method raised something other than a refusal."""
-        return any(row.status is Outcome.FAILED for row in self.rows)
-
-    def to_dict(self) -> dict[str, Any]:
-        """`{"rows": [...]}`, rows with the keys of `Result.to_dict`: plain numbers, None where unknown."""
-        rows: list[Any] = finite([row.to_dict() for row in self.rows])
-        return {"rows": rows}
-
-    def to_json(self) -> str:
-        """`to_dict` as one line of JSON."""
-        return json.dumps(self.to_dict(), allow_nan=False)
-
-    def to_csv(self) -> str:
-        """One line per row below a header, without `stats`; empty where unknown."""
-        rows = self.to_dict()["rows"]
-        keys = [key for key in _keys() if key != "stats"]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, keys, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return text.getvalue()
-
-    def to_markdown(self) -> str:
-        """A table per graph, methods x budgets, with the reasons of empty cells below it."""
-        limit = "no time limit" if self.time_limit is None else f"at most {self.time_limit:g} s each"
-        jobs = {1: "1 process", -1: "a process per core"}.get(self.n_jobs, f"{self.n_jobs} processes")
-        rows = iter([row.to_dict() for row in self.rows])
-        parts = []
-        for grid in self.grids:
-            columns = [[next(rows, None) for _ in grid.methods] for _ in grid.budgets]
-            unit = "" if grid.time_unit in ("", "abstract") else f" {grid.time_unit}"
-            parts.append(
-                f"**{' '.join(grid.graph.split())}**: {grid.ops:,} ops, base peak "
-                f"{format_bytes(grid.base_peak)}, base time {grid.base_time:.6g}{unit}; {limit}, "
-                f"seed {self.seed}, {jobs}"
-            )
-            parts.append(comparison_table(grid.budgets, grid.methods, columns))
-        parts.append(LEGEND)
-        return "\n\n".join(parts) + "\n"
-
-    def __str__(self) -> str:
-        return self.to_markdown().rstrip("\n")
 
 
 def compare(
@@ -163,7 +41,10 @@ def compare(
     *,
     time_limit: float | None = 60.0,
     seed: int = 0,
+    seeds: int | Iterable[int] | None = None,
+    repetitions: int = 1,
     n_jobs: int = 1,
+    resume: Source | None = None,
     progress: Callable[[str], None] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Comparison:
@@ -182,6 +63,15 @@ def compare(
         it took. The first use of a kernel on a machine includes its compilation.
     seed, n_jobs
         As for `solve`.
+    seeds : int or several of them, optional
+        Instead of `seed`: every cell is solved once with each, and has a row for each.
+    repetitions : int
+        Runs for each seed, >= 1; they differ by the clock alone.
+    resume : path, optional
+        A file that keeps each result as soon as it is there (JSON lines). Results in it for the same graph
+        (by content), method, budget, seed and arguments are not computed again, so a comparison that was
+        killed goes on where it stopped. Refusals and failures are tried again. Several processes must
+        not share a file.
     progress : callable, optional
         Called with one line of text after each cell.
     options : mapping, optional
@@ -200,7 +90,9 @@ def compare(
     BudgetError
         A budget cannot be read, or there is none; before anything runs.
     FormatError, GraphError
-        A file cannot be read as a graph; before anything runs.
+        A file cannot be read as a graph, or `resume` as what it should be; before anything runs.
+    OSError
+        `resume` cannot be written; before anything runs.
     KeyboardInterrupt
         Ctrl-C before the first solve.
 
@@ -211,7 +103,11 @@ def compare(
     no_solution
     """
     tell = progress if progress is not None else _silent
-    settings: dict[str, Any] = {"seed": seed, "n_jobs": n_jobs, "time_limit": time_limit}
+    chosen_seeds = _seeds(seed, seeds)
+    if isinstance(repetitions, bool) or not isinstance(repetitions, (int, np.integer)) or repetitions < 1:
+        raise MethodError(f"Expected repetitions >= 1, not {repetitions!r}.")
+    runs = [(number, repetition) for number in chosen_seeds for repetition in range(repetitions)]
+    settings: dict[str, Any] = {"n_jobs": n_jobs, "time_limit": time_limit}
     loaded = [g if isinstance(g, Graph) else read_graph(g) for g in _several(graphs)]
     asked = [None] if budgets is None else _several(budgets)
     chosen = [_methods(graph, methods) for graph in loaded]
@@ -220,44 +116,84 @@ def compare(
         raise MethodError("nothing to compare: Expected at least one graph, budget and method.")
     solve(loaded[0], "100%", "none", **settings)  # checks the arguments, answers without a search
     # Read the budgets, and know what rows without a result still tell; no time for the bounds.
-    frames = [
-        [solve(graph, budget, "none", seed=seed, time_limit=0) for budget in asked] for graph in loaded
-    ]
+    frames = [[solve(graph, budget, "none", time_limit=0) for budget in asked] for graph in loaded]
     grids = tuple(
         _grid(graph, asked, names, row) for graph, names, row in zip(loaded, chosen, frames, strict=True)
     )
     cells = [
-        (graph, frame, label, method)
+        (graph, frame, label, method, number, repetition)
         for graph, grid, row in zip(loaded, grids, frames, strict=True)
         for frame, label in zip(row, grid.budgets, strict=True)
         for method in grid.methods
+        for number, repetition in runs
     ]
+    memo = _Memo(resume, settings)
 
     rows: list[Row] = []
     interrupted = False
-    bounded: tuple[Result, float | None] | None = None
     try:
-        for graph, frame, label, method in cells:
-            if bounded is None or bounded[0] is not frame:
-                bounded = frame, _bound(graph, frame, time_limit)
-            options_here = {**settings, "lower_bound": bounded[1], **given.get(method, {})}
-            row = _solve_cell(graph, frame, method, options_here)
+        for graph, frame, label, method, number, repetition in cells:
+            own = given.get(method, {})
+            key = memo.key(graph, frame, method=method, seed=number, repetition=repetition, options=own)
+            row: Row | None = memo.result(graph, key)
+            again = "" if row is None else ", from the file"
+            if row is None:
+                bound = memo.bound(graph, frame, time_limit)
+                options_here = {**settings, "seed": number, "lower_bound": bound, **own}
+                row = _solve_cell(graph, frame, method, options_here)
+                memo.keep(key, row)
             rows.append(row)
-            tell(f"{len(rows)}/{len(cells)} {graph.name} at {label}: {method}, {_outcome(row)}")
+            run = label if len(runs) == 1 else f"{label}, seed {number}"
+            tell(f"{len(rows)}/{len(cells)} {graph.name} at {run}: {method}, {_outcome(row)}{again}")
             interrupted = _was_interrupted(row)
             if interrupted:
                 break
     except KeyboardInterrupt:  # between two cells
         interrupted = True
-    return Comparison(tuple(rows), grids, time_limit, seed, n_jobs, interrupted)
+    return Comparison(
+        tuple(rows), grids, time_limit, chosen_seeds, n_jobs, int(repetitions), interrupted
+    )
 
 
-def _bound(graph: Graph, frame: Result, time_limit: float | None) -> float | None:
-    """The bound that all cells of a graph and budget share; None where no cell will search."""
-    if frame.status is not Status.NO_SOLUTION:
-        return None
-    seconds = BOUND_SECONDS if time_limit is None else min(BOUND_SECONDS, float(time_limit))
-    return time_lower_bound(graph, frame.budget, deadline=Deadline(seconds)).time
+class _Memo:
+    """The bound that all cells of a graph and budget share, and what the file of an earlier run has."""
+
+    def __init__(self, path: Source | None, settings: Mapping[str, Any]) -> None:
+        self._file = None if path is None else PartialFile(path)
+        self._settings = dict(settings)
+        self._bound: tuple[Result, float | None] | None = None
+
+    def key(self, graph: Graph, frame: Result, **cell: Any) -> dict[str, Any]:
+        """What tells a cell, or a bound, from all others; empty without a file."""
+        if self._file is None:
+            return {}
+        return {"graph": graph.sha256, "budget": frame.budget, **self._settings, **cell}
+
+    def result(self, graph: Graph, key: Mapping[str, Any]) -> Result | None:
+        """The result that an earlier run kept."""
+        value = None if self._file is None else self._file.get(key)
+        if self._file is None or value is None:
+            return None
+        with named(self._file.path):
+            return result_of_value(graph, value)
+
+    def keep(self, key: Mapping[str, Any], row: Row) -> None:
+        """Keep a result that is final; what was cut short or not answered is tried again next time."""
+        if self._file is not None and isinstance(row, Result) and not row.stats.interrupted:
+            self._file.add(key, result_to_value(row))
+
+    def bound(self, graph: Graph, frame: Result, time_limit: float | None) -> float | None:
+        """The bound for a graph and budget; None where no cell will search."""
+        if self._bound is None or self._bound[0] is not frame:
+            key = self.key(graph, frame, bound="time")
+            bound = None if self._file is None else self._file.get(key)
+            if bound is None and frame.status is Status.NO_SOLUTION:
+                seconds = BOUND_SECONDS if time_limit is None else min(BOUND_SECONDS, float(time_limit))
+                bound = time_lower_bound(graph, frame.budget, deadline=Deadline(seconds)).time
+                if self._file is not None:
+                    self._file.add(key, bound)
+            self._bound = frame, bound
+        return self._bound[1]
 
 
 def _solve_cell(graph: Graph, frame: Result, method: str, settings: dict[str, Any]) -> Row:
@@ -280,7 +216,7 @@ def _solve_cell(graph: Graph, frame: Result, method: str, settings: dict[str, An
         base_peak=frame.base_peak,
         base_time=frame.base_time,
         ops=frame.ops,
-        seed=frame.seed,
+        seed=settings["seed"],
         wall_time=time.monotonic() - start,
         memory_lower_bound=frame.memory_lower_bound,
         reason=reason,
@@ -290,6 +226,14 @@ def _solve_cell(graph: Graph, frame: Result, method: str, settings: dict[str, An
 def _several(value: Any) -> list[Any]:
     """`value` as a list, a single one included."""
     return [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+
+
+def _seeds(seed: int, seeds: int | Iterable[int] | None) -> tuple[int, ...]:
+    """The seeds to run, checked."""
+    numbers = tuple(seed_number(number) for number in _several(seed if seeds is None else seeds))
+    if not numbers:
+        raise MethodError("nothing to compare: Expected at least one seed.")
+    return numbers
 
 
 def _methods(graph: Graph, methods: str | Iterable[str] | None) -> list[str]:
@@ -349,12 +293,6 @@ def _outcome(row: Row) -> str:
     elif isinstance(row, Unanswered):
         text += f" ({row.reason})"
     return f"{text}, {row.wall_time:.1f} s"
-
-
-def _keys() -> list[str]:
-    """The keys of `Result.to_dict`, in order."""
-    blank = Unanswered("", "", Outcome.REFUSED, 0, 0, 0.0, 0, 0, 0.0, None, "")
-    return list(blank.to_dict())
 
 
 def _silent(message: str) -> None:

@@ -73,3 +73,78 @@ def run_profile(  # type: ignore[no-untyped-def]
                 change[last[x] + 1] -= size[x]
     internal = np.cumsum(change)[:-1] + extra
     return internal, last, birth, hold
+
+
+@kernel
+def covered_substeps(internal, states, held):  # type: ignore[no-untyped-def]
+    """Whether another sub-step of a run asks for no less memory, whatever the parent keeps.
+
+    It does when its internal bytes are no fewer and each tensor is in the same state or held there. Among
+    equals the first stays.
+
+    Parameters
+    ----------
+    internal : int64[c]; states : int8[c, k], state of each tensor at each sub-step; held : int8, that state.
+
+    Returns
+    -------
+    bool[c]
+    """
+    count, width = states.shape
+    covered = np.zeros(count, np.bool_)
+    for s in range(count):
+        for other in range(count):
+            if other == s or covered[other] or internal[other] < internal[s]:
+                continue
+            wins = True
+            for x in range(width):
+                if states[other, x] != states[s, x] and states[other, x] != held:
+                    wins = False
+                    break
+            if wins:
+                covered[s] = True
+                break
+    return covered
+
+
+@kernel
+def run_just_in_time(rerun, n_forward, in_ptr, in_idx, out_ptr, producer):  # type: ignore[no-untyped-def]
+    """The backward ops in order, each after the ops of `rerun` that it needs and that have not run again yet.
+
+    Parameters
+    ----------
+    rerun : bool[n_forward]; n_forward : int.
+    in_ptr, in_idx : CSR op -> local tensors it reads; producer : int64[m], -1 for external tensors.
+    out_ptr : int64[n + 1], op i makes the local tensors out_ptr[i]:out_ptr[i+1].
+
+    Returns
+    -------
+    int64[L], local ops.
+    """
+    n = len(out_ptr) - 1
+    done = np.ones(n, np.bool_)
+    done[:n_forward] = ~rerun
+    done[n_forward:] = False
+    sequence = np.empty(n, np.int64)
+    stack = np.empty(n + 1, np.int64)
+    length = 0
+    for op in range(n_forward, n):
+        stack[0] = op
+        depth = 1
+        while depth:
+            i = stack[depth - 1]
+            missing = -1
+            for a in range(in_ptr[i], in_ptr[i + 1]):
+                p = producer[in_idx[a]]
+                if p >= 0 and not done[p]:
+                    missing = p
+                    break
+            if missing >= 0:
+                stack[depth] = missing
+                depth += 1
+                continue
+            depth -= 1
+            done[i] = True
+            sequence[length] = i
+            length += 1
+    return sequence[:length].copy()

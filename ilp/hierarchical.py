@@ -11,21 +11,21 @@ Source: Gusak et al., ICML 2025 (HiRemate); the H-ILP here does not pin phantoms
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hremate.errors import MethodError, SolverError
+from hremate.errors import SolverError
 from hremate.graph import Graph, IntArray
-from hremate.ilp.leaf import Leaf, Option, make_leaf
-from hremate.ilp.leaves import LeafTask, solve_leaves
-from hremate.ilp.model import Choice, HierarchicalModel, Unsatisfiable
-from hremate.ilp.options import FrontierParams, menu, neighbours, projected
-from hremate.ilp.program import Level, Reruns, build_level, diagonal_choice, picks_of, translate_choice
-from hremate.partition.intervals import intervals
-from hremate.partition.tree import BlockTree, check_tree
+from hremate.ilp.bundles import bundles, pinned_tensors
+from hremate.ilp.cache import OptionCache
+from hremate.ilp.inner import InnerParams
+from hremate.ilp.leaves import LeafTask
+from hremate.ilp.level import LevelParams, LevelSearch, Stopped, timed
+from hremate.ilp.nest import Solver, make_nest
+from hremate.ilp.options import FrontierParams
+from hremate.ilp.plans import Params, Plan, plans, reruns_of, tree_of
+from hremate.partition.tree import check_tree
 from hremate.result import Result, Status
 from hremate.schedule import Schedule
 from hremate.simulate import base_peak, simulate, step_memory
@@ -37,24 +37,23 @@ from hremate.solvers.cut_model import Cut, moment_problem, solve_cut
 from hremate.solvers.exact import solve_staged
 from hremate.solvers.incumbent import OPTIMAL_GAP
 from hremate.solvers.repair import repair
-from hremate.solvers.scip import MilpSolver
 
-#: Interface tensors below this share of the base peak are always kept.
-PINNED_SHARE = 1e-4
 #: Graphs of up to this many ops are one leaf.
 LEAF_OPS = 60
 #: A partition whose blocks have more interface tensors than this in all is not worth a H-ILP.
 MOST_INTERFACE = 2000
+#: How the H-ILPs inside a block are worked on.
+INNER_LEVEL = LevelParams(menu=5, refinements=1, node_limit=1, seconds=5.0, gap=1e-2, tight=True)
 #: Branch-and-bound nodes times ops and arcs of the cut of the whole graph.
-CUT_WORK = 10**6
-#: Share of the remaining time, and seconds, that the flat cut may take.
-RESERVE_SHARE, RESERVE_SECONDS = 0.1, 10.0
-#: Trees of up to this many parts get every re-run when memory is tight.
-SMALL_TREE = 8
-#: Solves with a smaller budget after an answer that exceeds it (rounding, pinned tensors).
-TIGHTENINGS = 3
-#: Gap at which a H-ILP is solved, as a share of the base time.
-MILP_GAP = 2e-5
+CUT_WORK = 4 * 10**5
+#: Share of the remaining time that the flat cut may take, and seconds on graphs of up to so many ops.
+RESERVE_SHARE, RESERVE_SECONDS, LARGE_GRAPH = 0.15, 10.0, 5000
+#: Share of the remaining time that the options of one plan may take.
+OPTION_SHARE, NESTED_OPTION_SHARE = 0.3, 0.5
+#: Share of the remaining time that a H-ILP may take beyond `Params.milp_seconds`.
+MILP_SHARE = 0.15
+#: Share of the remaining time that the flat beam search may take.
+BEAM_SHARE = 0.15
 #: An answer this close to the bound of the cut model is not worth another partition (share of base time).
 CLOSE_ENOUGH = 2e-4
 #: An answer this far from that bound is worth trying with more ways to save memory.
@@ -64,59 +63,12 @@ WORTHWHILE = 3e-4
 
 
 @dataclass(frozen=True)
-class Params:
-    """Parameters of the hierarchy."""
-
-    #: Number of blocks; 0 tries a few numbers that suit the size.
-    blocks: int = 0
-    #: Options per block in the H-ILP.
-    menu: int = 8
-    #: How often menus are refined around the answer and the H-ILP is solved again.
-    refinements: int = 2
-    #: Capacities at which the cut ILP of a leaf is solved, per pricing mode.
-    grid: int = 24
-    #: Width of the beam that looks for options of low peak.
-    width: int = 1
-    #: Branch-and-bound nodes of one H-ILP.
-    node_limit: int = 2000
-    #: Seconds after which one H-ILP hands in the best it has.
-    milp_seconds: float = 15.0
-    #: Branch-and-bound nodes of the cut ILP of the whole graph.
-    cut_nodes: int = 300
-    #: Take the schedule of the flat method `cut` where it is better than that of the hierarchy.
-    flat_start: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("blocks", "refinements", "grid"):
-            if getattr(self, name) < 0:
-                raise MethodError(f"Expected {name} >= 0.")
-        for name in ("menu", "width", "node_limit", "cut_nodes"):
-            if getattr(self, name) < 1:
-                raise MethodError(f"Expected {name} >= 1.")
-        if not self.milp_seconds > 0:
-            raise MethodError("Expected milp_seconds > 0.")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One attempt: how many blocks, and how hard to look for memory."""
-
-    blocks: int
-    #: Offer options of low peak, and re-runs in the forward phase.
-    tight: bool
-
-
-@dataclass(frozen=True)
 class Answer:
     """A flat schedule of the whole graph."""
 
     order: IntArray
     peak: int
     time: float
-
-
-class _Stop(Exception):
-    """The deadline passed or Ctrl-C arrived: hand in what there is."""
 
 
 def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
@@ -130,7 +82,7 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     search = _Search(graph, budget, run, params)
     try:
         search.run_plans()
-    except _Stop:
+    except Stopped:
         run.stats.timed_out |= run.deadline.expired
     except KeyboardInterrupt:
         run.stats.interrupted = True
@@ -166,11 +118,11 @@ class _Search:
         self.best: Answer | None = None
         self.base_peak = base_peak(graph)
         self.cut: Cut | None = None
-        #: The schedule of the flat method `cut`.
-        self.reserve: IntArray | None = None
+        #: Schedules of flat methods, by name; looked at when the hierarchy is done.
+        self.reserves: dict[str, IntArray] = {}
         #: Bound on the time of schedules staged along the given order, where the MILP gave one.
         self.order_bound: float | None = None
-        self.frontiers: dict[tuple[str, bool], list[Option]] = {}
+        self.solver = Solver(run, None if params.cache_dir is None else OptionCache(params.cache_dir))
         self.offer(np.arange(graph.n_ops), "given order")
         if run.warm_start is not None:
             self.offer(run.warm_start.order, "warm start")
@@ -178,14 +130,15 @@ class _Search:
     # -- the course of a solve ------------------------------------------------------------------
 
     def run_plans(self) -> None:
-        """Try one plan after another; raises _Stop when time is up."""
-        with self.timed("cut"):
+        """Try one plan after another; raises Stopped when time is up."""
+        with timed(self.run, "cut"):
             self.cut = price_memory(self.graph, self.budget, self.params)
-        if self.graph.n_ops <= LEAF_OPS and not self.params.blocks:
+        given = self.params.blocks or self.params.depth is not None or self.params.tree is not None
+        if self.graph.n_ops <= LEAF_OPS and not given:
             self.solve_as_leaf()
             if self.solved:
                 return
-        self.prepare_reserve()
+        self.prepare_reserves()
         skip_to_tight = False
         for plan in plans(self.graph, self.params):
             if self.gap <= (FAR_OFF if plan.tight else CLOSE_ENOUGH):
@@ -201,142 +154,56 @@ class _Search:
                 if plan.tight:
                     break
                 skip_to_tight = True
-        if not self.solved and not self.fits(self.reserve):
+        if not self.solved and not any(map(self.fits, self.reserves.values())):
             self.run.stats.degraded.append("no schedule from blocks within the budget; used beam search")
             self.search_beam()
 
     def run_plan(self, plan: Plan) -> None:
         """Partition, options, and the H-ILP with its refinements."""
-        graph, params = self.graph, self.params
-        with self.timed("partition"):
-            tree = intervals(graph, plan.blocks)
+        graph, params, run = self.graph, self.params, self.run
+        with timed(run, "partition"):
+            tree = tree_of(graph, params, plan)
             check_tree(graph, tree)
-        pinned = graph.size < PINNED_SHARE * self.base_peak
-        leaves = [make_leaf(graph, block, pinned) for block in tree.blocks]
-        shared = sum(int((leaf.interface & ~leaf.pinned).sum()) for leaf in leaves)
+            pinned = pinned_tensors(graph, tree, self.budget, self.base_peak)
+            names = bundles(graph, tree, pinned, self.budget)
+            nests = [
+                make_nest(graph, block, pinned, str(j), names) for j, block in enumerate(tree.blocks)
+            ]
+        leaves = [nest.leaf for nest in nests]
+        shared = sum(int(leaf.shared.sum()) for leaf in leaves)
         if shared > MOST_INTERFACE:
-            self.run.stats.degraded.append(
+            run.stats.degraded.append(
                 f"{len(leaves)} blocks share {shared} tensors, too many for the H-ILP; not tried"
             )
             return
-        with self.timed("options"):
-            options = self.options_of(leaves, plan.tight)
-        stats = self.run.stats
-        stats.counts["blocks"] = len(leaves)
-        stats.counts["classes"] = len({leaf.signature for leaf in leaves})
-        stats.counts["options"] = sum(
-            {leaf.signature: len(o) for leaf, o in zip(leaves, options, strict=True)}.values()
+        task = LeafTask(
+            FrontierParams(grid=params.grid),
+            low_peak_width=params.width if plan.tight else 0,
+            inner=InnerParams(INNER_LEVEL),
+            seed=run.seed,
         )
+        share = NESTED_OPTION_SHARE if plan.inner else OPTION_SHARE
+        with timed(run, "options"):
+            options = self.solver.options_of(nests, task, share * run.deadline.remaining)
+        run.stats.counts |= {
+            "blocks": self.solver.n_blocks, "classes": self.solver.n_classes, "levels": 1 + tree.depth,
+            "options": sum({id(o): len(o) for o in options}.values()),
+        }  # fmt: skip
+        left = run.deadline.remaining
+        seconds = max(params.milp_seconds, MILP_SHARE * left if left < float("inf") else 0.0)
         price = self.cut.price if self.cut is not None and self.cut.price > 0 else 0.0
-        price = price or graph.total_time / max(1, self.base_peak)
-        last: tuple[Level, Choice] | None = None
-        for round_number in range(params.refinements + 1):
-            wanted = self.wanted_options(leaves, options, last)
-            menus = [
-                menu(known, price, params.menu, wanted=chosen)
-                for known, chosen in zip(options, wanted, strict=True)
-            ]
-            before = self.best
-            last = self.solve_level(tree, leaves, menus, plan, last)
-            if last is None:
-                break
-            if round_number and self.best is before:
-                break
-
-    def wanted_options(
-        self, leaves: Sequence[Leaf], options: Sequence[Sequence[Option]], last: tuple[Level, Choice] | None
-    ) -> list[list[Option]]:
-        """Options that the next menu of each block must hold: those used, their neighbours, the cut's."""
-        rerun = np.zeros(self.graph.n_ops, np.bool_)
+        rerun = None
         if self.cut is not None:
+            rerun = np.zeros(graph.n_ops, np.bool_)
             rerun[: len(self.cut.rerun)] = self.cut.rerun
-        wanted: list[list[Option]] = []
-        picks = None if last is None else picks_of(*last)
-        for j, leaf in enumerate(leaves):
-            if last is None or picks is None:
-                wanted.append([])
-                continue
-            used = last[0].menus[j][picks[j]]
-            wanted.append([used, projected(leaf, rerun), *neighbours(options[j], used, 3)])
-        return wanted
-
-    def solve_level(
-        self,
-        tree: BlockTree,
-        leaves: Sequence[Leaf],
-        menus: Sequence[Sequence[Option]],
-        plan: Plan,
-        last: tuple[Level, Choice] | None,
-    ) -> tuple[Level, Choice] | None:
-        """Solve the H-ILP of the menus and offer its answer; None when it has none."""
-        graph, params, stats = self.graph, self.params, self.run.stats
-        pinned = [leaf.tensors[leaf.pinned] for leaf in leaves]
-        room = self.budget - int(graph.size[np.unique(np.concatenate(pinned))].sum())
-        answer: tuple[Level, Choice] | None = None
-        for _ in range(1 + TIGHTENINGS):
-            self.check_time()
-            with self.timed("model"):
-                level = build_level(graph, tree, leaves, menus, room, reruns=reruns_of(tree, plan))
-                try:
-                    model = HierarchicalModel(level.program)
-                except Unsatisfiable:
-                    return None
-                starts = list(self.starts(level, model, last))
-            with self.timed("h-ilp"):
-                try:
-                    result = MilpSolver(model.milp, seed=self.run.seed, name="H-ILP").solve(
-                        deadline=self.run.deadline.within(params.milp_seconds),
-                        node_limit=params.node_limit,
-                        starts=starts,
-                        gap_abs=100 * MILP_GAP,
-                    )
-                except SolverError as error:
-                    stats.degraded.append(f"H-ILP of {len(leaves)} blocks: {error}")
-                    return None
-            binaries = sum(len(runs) for runs in model.run.values())
-            stats.counts["h-ilp solves"] = stats.counts.get("h-ilp solves", 0) + 1
-            stats.counts["h-ilp nodes"] = stats.counts.get("h-ilp nodes", 0) + result.nodes
-            stats.counts.update(
-                {
-                    "h-ilp binaries": binaries,
-                    "h-ilp variables": model.milp.n_vars,
-                    "h-ilp rows": model.milp.n_rows,
-                }
-            )
-            if result.x is None:
-                self.tell(f"{len(leaves)} blocks, {binaries} binaries: {result.status.value}")
-                self.check_time(result.interrupted)
-                return None
-            choice = model.choice(result.x)
-            answer = level, choice
-            order = model.order(choice)
-            excess = simulate(graph, order).peak - self.budget
-            self.tell(
-                f"{len(leaves)} blocks, {binaries} binaries: overhead "
-                f"{graph.time[order].sum() / (graph.total_time or 1.0) - 1:.3%}, {result.nodes} nodes, "
-                f"{result.seconds:.1f} s"
-            )
-            self.offer(order, "h-ilp")
-            with self.timed("repair"):
-                self.offer(repair(graph, order, self.budget), "repair")
-            self.check_time(result.interrupted)
-            if excess <= 0:
-                break
-            room -= excess
-        return answer
-
-    def starts(
-        self, level: Level, model: HierarchicalModel, last: tuple[Level, Choice] | None
-    ) -> Iterator[np.ndarray]:
-        """Complete solutions of the H-ILP to start from."""
-        choices = [diagonal_choice(level, picks) for picks in priced_picks(level)]
-        if last is not None:
-            old = translate_choice(last[0], level, last[1])
-            choices += [] if old is None else [old]
-        for choice in choices:
-            solution = model.start(choice)
-            if solution is not None:
-                yield solution
+        LevelSearch(
+            graph, tree, leaves, options, self.budget, run,
+            LevelParams(
+                params.menu, params.refinements, params.node_limit, seconds, tight=plan.tight
+            ),
+            price=price or graph.total_time / max(1, self.base_peak),
+            reruns=reruns_of(tree, plan), rerun=rerun, offer=self.offer,
+        ).search()  # fmt: skip
 
     def solve_as_leaf(self) -> None:
         """Solve a small graph as one leaf: beam search, then the segment-alive MILP from its answer."""
@@ -344,7 +211,7 @@ class _Search:
         assert self.best is not None
         if self.solved and self.best.time <= self.run.lower_bound:
             return
-        with self.timed("exact"):
+        with timed(self.run, "exact"):
             try:
                 exact = solve_staged(
                     self.graph, self.budget, seed=self.run.seed, node_limit=self.params.node_limit,
@@ -360,27 +227,40 @@ class _Search:
                 self.offer(repair(self.graph, exact.order, self.budget), "repair")
         self.check_time(exact.interrupted)
 
-    def prepare_reserve(self) -> None:
-        """The flat cut schedule, to be looked at when the hierarchy is done."""
+    def prepare_reserves(self) -> None:
+        """Flat schedules by cuts, and by beam search where these are far from the bound."""
         seconds = RESERVE_SHARE * self.run.deadline.remaining
-        with self.timed("flat cut"):
-            run = Run(seed=self.run.seed, deadline=self.run.deadline.within(min(seconds, RESERVE_SECONDS)))
-            self.reserve = cut_search(self.graph, self.budget, run, CutParams())
+        if self.graph.n_ops <= LARGE_GRAPH:
+            seconds = min(seconds, RESERVE_SECONDS)
+        with timed(self.run, "flat cut"):
+            run = Run(seed=self.run.seed, deadline=self.run.deadline.within(seconds))
+            self.reserves["flat cut"] = cut_search(self.graph, self.budget, run, CutParams())
         self.check_time(run.stats.interrupted)
+        order = self.reserves["flat cut"]
+        if self.fits(order) and self.distance(float(self.graph.time[order].sum())) <= FAR_OFF:
+            return
+        with timed(self.run, "beam"):
+            found = beam_search(
+                self.graph, self.budget, width=8 * self.params.width, seed=self.run.seed,
+                deadline=self.run.deadline.within(BEAM_SHARE * self.run.deadline.remaining),
+            )  # fmt: skip
+            self.reserves["beam"] = found.smallest if found.order is None else found.order
+        self.check_time(found.interrupted)
 
     def wind_up(self) -> None:
-        """Weigh the flat cut schedule against the hierarchy's."""
-        if self.reserve is None or (self.solved and not self.params.flat_start):
+        """Weigh the flat schedules against the hierarchy's."""
+        if self.solved and not self.params.flat_start:
             return
-        if not self.solved and self.fits(self.reserve):
-            self.run.stats.degraded.append("no schedule from blocks within the budget; used the flat cut")
-        self.offer(self.reserve, "flat cut")
+        if not self.solved and any(map(self.fits, self.reserves.values())):
+            self.run.stats.degraded.append("no schedule from blocks within the budget; used a flat method")
+        for stage, order in self.reserves.items():
+            self.offer(order, stage)
 
-    def fits(self, order: IntArray | None) -> bool:
-        return order is not None and simulate(self.graph, order).peak <= self.budget
+    def fits(self, order: IntArray) -> bool:
+        return simulate(self.graph, order).peak <= self.budget
 
     def search_beam(self) -> None:
-        with self.timed("beam"):
+        with timed(self.run, "beam"):
             found = beam_search(
                 self.graph, self.budget, width=8 * self.params.width, seed=self.run.seed,
                 deadline=self.run.deadline,
@@ -390,23 +270,8 @@ class _Search:
 
     # -- pieces ---------------------------------------------------------------------------------
 
-    def options_of(self, leaves: Sequence[Leaf], tight: bool) -> list[list[Option]]:
-        """The options of each block; equal blocks are solved once."""
-        new = {
-            leaf.signature: leaf for leaf in leaves if (leaf.signature, tight) not in self.frontiers
-        }
-        task = LeafTask(
-            FrontierParams(grid=self.params.grid),
-            low_peak_width=self.params.width if tight else 0,
-            seed=self.run.seed,
-        )
-        solved = solve_leaves(list(new.values()), task, self.run)
-        for signature, options in zip(new, solved, strict=True):
-            self.frontiers[signature, tight] = options
-        return [self.frontiers[leaf.signature, tight] for leaf in leaves]
-
-    def offer(self, order: IntArray, stage: str) -> None:
-        """Take a schedule in if it is better than the best so far."""
+    def offer(self, order: IntArray, stage: str) -> bool:
+        """Take a schedule in if it is better than the best so far; whether it is."""
         simulation = simulate(self.graph, order)
         answer = Answer(order, simulation.peak, simulation.time)
         fits = answer.peak <= self.budget
@@ -415,67 +280,33 @@ class _Search:
             times[stage] = min(answer.time, times.get(stage, answer.time))
         if self.best is not None:
             if self.solved and (not fits or answer.time >= self.best.time):
-                return
+                return False
             if not self.solved and not fits and answer.peak >= self.best.peak:
-                return
+                return False
         self.best = answer
         if fits and self.run.callback is not None:
             self.run.callback(Schedule(order), answer.peak, answer.time)
+        return True
 
     @property
     def solved(self) -> bool:
         return self.best is not None and self.best.peak <= self.budget
 
+    def distance(self, time: float) -> float:
+        """Distance of a time from the bound, as a share of the base time; infinite without a bound."""
+        if self.cut is None:
+            return float("inf")
+        return (time - self.graph.total_time - self.cut.bound) / max(self.graph.total_time, 1e-300)
+
     @property
     def gap(self) -> float:
-        """Distance of the best answer from the bound of the cut model, as a share of the base time."""
-        if not self.solved or self.best is None or self.cut is None:
-            return float("inf")
-        return (self.best.time - self.graph.total_time - self.cut.bound) / max(self.graph.total_time, 1e-300)
+        """Distance of the best answer from the bound of the cut model."""
+        return self.distance(self.best.time) if self.solved and self.best is not None else float("inf")
 
     def check_time(self, interrupted: bool = False) -> None:
         self.run.stats.interrupted |= interrupted
         if interrupted or self.run.deadline.expired:
-            raise _Stop
-
-    def tell(self, message: str) -> None:
-        self.run.progress(message)
-
-    def timed(self, stage: str) -> _Timer:
-        return _Timer(self.run.stats.seconds, stage)
-
-
-class _Timer:
-    """Adds the seconds of a `with` block to a named stage."""
-
-    def __init__(self, seconds: dict[str, float], stage: str) -> None:
-        self.seconds, self.stage = seconds, stage
-
-    def __enter__(self) -> None:
-        self.start = time.monotonic()
-
-    def __exit__(self, *exc: object) -> None:
-        self.seconds[self.stage] = self.seconds.get(self.stage, 0.0) + time.monotonic() - self.start
-
-
-def plans(graph: Graph, params: Params) -> list[Plan]:
-    """What to try, in order: few large blocks first, then more, then with more ways to save memory."""
-    if params.blocks:
-        counts = [params.blocks]
-    elif graph.n_ops <= 900:
-        counts = [6, 10, 15]
-    else:
-        counts = [8, 12]
-    largest = max(1, graph.n_ops // 4)
-    counts = sorted({min(count, largest) for count in counts})
-    return [Plan(count, False) for count in counts] + [Plan(count, True) for count in counts[::-1]]
-
-
-def reruns_of(tree: BlockTree, plan: Plan) -> Reruns:
-    """Which re-runs a plan offers on a tree."""
-    if not plan.tight and any(item.backward for item in tree.items):
-        return Reruns.BACKWARD
-    return Reruns.ALL if len(tree.items) <= SMALL_TREE else Reruns.WANTED
+            raise Stopped
 
 
 def price_memory(graph: Graph, budget: int, params: Params) -> Cut | None:
@@ -484,19 +315,3 @@ def price_memory(graph: Graph, budget: int, params: Params) -> Cut | None:
     problem, needed = moment_problem(graph, peak_step)
     nodes = max(1, min(params.cut_nodes, CUT_WORK // (len(problem.time) + len(problem.in_idx))))
     return solve_cut(problem, budget - needed, node_limit=nodes)
-
-
-def priced_picks(level: Level) -> list[list[int]]:
-    """For a row of memory prices, the option of each block that is cheapest at that price."""
-    base = level.program.time_unit * 100 / max(1, level.program.budget)
-    result: list[list[int]] = []
-    for exponent in np.arange(-4.0, 6.0, 0.5):
-        price = base * 2.0**exponent
-        picks = [int(np.argmin([_weight(option, price) for option in options])) for options in level.menus]
-        if picks not in result:
-            result.append(picks)
-    return result
-
-
-def _weight(option: Option, price: float) -> float:
-    return option.time + price * (option.saved_bytes + option.read_bytes + 0.3 * option.backward.peak)

@@ -2,7 +2,9 @@
 
 Locally, ops are numbered forward part first, each part in the given order; tensors are numbered external
 ones first (by first reader), then those made inside (by producer). An *interface* tensor is made outside,
-or made inside and needed outside; the parent accounts for its bytes. All other tensors are internal.
+or made inside and needed outside; the parent accounts for its bytes, unless it is *pinned*: so small that it
+is always kept. All other tensors are internal. The parent may tie interface tensors into *bundles*
+(`hremate.ilp.bundles`), which it keeps or drops together and which are named by one of their tensors.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hremate.graph import BoolArray, FloatArray, Graph, IntArray
-from hremate.ilp._profile_kernel import run_profile
+from hremate.ilp._profile_kernel import covered_substeps, run_just_in_time, run_profile
+from hremate.partition.subgraph import ranges
 from hremate.partition.tree import Block
 from hremate.solvers.cut_model import CutProblem
 
-#: States of an interface tensor during a run, as the memory rows of the parent see it.
+#: States of a bundle of interface tensors during a run, as the memory rows of the parent see it.
 ABSENT, HELD, BEFORE, AFTER = range(4)
 
 
@@ -45,6 +48,8 @@ class Leaf:
     interface: BoolArray
     #: Interface tensors so small that the parent keeps them always, bool[m].
     pinned: BoolArray
+    #: For interface tensors that are not pinned, the tensor that names their bundle; -1 for others, int64[m].
+    bundle: IntArray
     reuse: bool
     #: Graph ids of local ops and tensors.
     ops: IntArray = field(repr=False)
@@ -60,11 +65,24 @@ class Leaf:
         digest = hashlib.sha256()
         for value in (
             np.array([self.n_forward, self.n_external, self.reuse]), self.time, self.workspace, self.once,
-            self.size, self.in_ptr, self.in_idx, self.out_ptr, self.interface, self.pinned,
+            self.size, self.in_ptr, self.in_idx, self.out_ptr, self.interface, self.pinned, self.bundle,
         ):  # fmt: skip
             digest.update(np.int64(len(value)).tobytes())
             digest.update(np.ascontiguousarray(value).tobytes())
         return digest.hexdigest()
+
+    @cached_property
+    def shared(self) -> BoolArray:
+        """Tensors that name a bundle, bool[m]."""
+        return self.bundle == np.arange(len(self.bundle))
+
+    @cached_property
+    def bundle_bytes(self) -> IntArray:
+        """Bytes of the bundle that each tensor names, int64[m]."""
+        total = np.zeros(len(self.size), np.int64)
+        members = self.bundle >= 0
+        np.add.at(total, self.bundle[members], self.size[members])
+        return total
 
     def inputs_of(self, op: int) -> list[int]:
         result: list[int] = self.in_idx[self.in_ptr[op] : self.in_ptr[op + 1]].tolist()
@@ -83,25 +101,34 @@ class Leaf:
         return flags
 
 
-def make_leaf(graph: Graph, block: Block, pinned: BoolArray) -> Leaf:
-    """Cut `block` out of `graph`. `pinned` : bool[tensors of the graph], see `Leaf.pinned`."""
-    ops = np.concatenate([block.forward, block.backward])
+def make_leaf(graph: Graph, block: Block, pinned: BoolArray, bundles: IntArray | None = None) -> Leaf:
+    """Cut `block` out of `graph`.
+
+    Parameters
+    ----------
+    pinned : bool[tensors of the graph]
+        See `Leaf.pinned`.
+    bundles : int64[tensors of the graph], optional
+        The tensor that names the bundle of each one (default: itself); a block that makes or reads some
+        tensor of a bundle reads or makes all of it.
+    """
+    ops = block.ops
     local_op = np.full(graph.n_ops, -1, np.int64)
     local_op[ops] = np.arange(len(ops))
-    reads = [graph.inputs_of(i) for i in ops]
-    flat = np.concatenate([*reads, np.empty(0, np.int64)]).astype(np.int64)
+    in_ptr, arcs = ranges(graph.in_ptr, ops)
+    flat = graph.in_idx[arcs]
     outside = flat[local_op[graph.producer[flat]] < 0]
     external = outside[np.sort(np.unique(outside, return_index=True)[1])]
-    made = np.concatenate([np.arange(graph.out_ptr[i], graph.out_ptr[i + 1]) for i in ops]).astype(np.int64)
+    made_ptr, made = ranges(graph.out_ptr, ops)
     tensors = np.concatenate([external, made])
     local = np.full(graph.n_tensors, -1, np.int64)
     local[tensors] = np.arange(len(tensors))
-    counts = graph.out_ptr[ops + 1] - graph.out_ptr[ops]
-    uses = np.repeat(np.arange(graph.n_tensors), np.diff(graph.use_ptr))
-    interface_global = graph.is_output.copy()
-    interface_global[uses[local_op[graph.use_idx] < 0]] = True
-    interface = interface_global[tensors]
-    interface[: len(external)] = True
+    use_ptr, uses = ranges(graph.use_ptr, made)
+    leaving = np.concatenate([[0], np.cumsum(local_op[graph.use_idx[uses]] < 0)])
+    interface = np.ones(len(tensors), np.bool_)
+    interface[len(external) :] = graph.is_output[made] | (leaving[use_ptr[1:]] > leaving[use_ptr[:-1]])
+    always = interface & pinned[tensors]
+    names = tensors if bundles is None else bundles[tensors]
     return Leaf(
         n_forward=len(block.forward),
         n_external=len(external),
@@ -109,12 +136,13 @@ def make_leaf(graph: Graph, block: Block, pinned: BoolArray) -> Leaf:
         workspace=graph.workspace[ops],
         once=graph.once[ops],
         size=graph.size[tensors],
-        in_ptr=np.concatenate([[0], np.cumsum([len(r) for r in reads])]),
+        in_ptr=in_ptr,
         in_idx=local[flat],
-        out_ptr=len(external) + np.concatenate([[0], np.cumsum(counts)]),
+        out_ptr=len(external) + made_ptr,
         producer=local_op[graph.producer[tensors]],
         interface=interface,
-        pinned=interface & pinned[tensors],
+        pinned=always,
+        bundle=np.where(interface & ~always, local[names], -1),
         reuse=graph.memory_model == "reuse",
         ops=ops,
         tensors=tensors,
@@ -127,16 +155,16 @@ class Part:
 
     sequence: IntArray
     time: float
-    #: Interface tensors it needs from the parent (pinned ones left out), ascending.
+    #: Bundles it needs from the parent, ascending.
     reads: tuple[int, ...]
-    #: Interface tensors it makes for the parent (pinned ones left out), ascending.
+    #: Bundles it makes for the parent, all tensors of each, ascending.
     makes: tuple[int, ...]
     #: Internal tensors that must be in memory when it starts, ascending.
     needs: tuple[int, ...]
     #: Bytes that it accounts for itself, for each undominated sub-step, int64[c].
     internal: IntArray
-    #: State of each tensor of `reads + makes` at those sub-steps, int8[c, k]: HELD while the run needs
-    #: it, else BEFORE (not made yet: in memory if it was before) or AFTER (in memory if it is after).
+    #: State of each bundle of `reads + makes` at those sub-steps, int8[c, k]: HELD while the run needs
+    #: some of it, else BEFORE (not made yet: in memory if it was before) or AFTER (in memory if it is after).
     states: npt.NDArray[np.int8]
 
     @property
@@ -160,18 +188,31 @@ def measure(
         Internal tensors that are in memory throughout and accounted for elsewhere.
     """
     made_here = leaf.producer >= leaf.n_forward if backward else leaf.forward_made
-    home = leaf.interface & made_here
-    none = np.zeros(len(leaf.size), np.bool_)
+    m = len(leaf.size)
+    none = np.zeros(m, np.bool_)
+    members = np.flatnonzero(leaf.bundle >= 0)
+    names = leaf.bundle[members]
+    runs = np.zeros(leaf.n_ops + 1, np.bool_)
+    runs[sequence] = True
+    made = runs[leaf.producer]
+    # A bundle of which only a part is made is none of the parent's business.
+    partly = none.copy()
+    partly[names[~made[members]]] = True
+    home = leaf.interface & made_here & (leaf.pinned | ~partly[leaf.bundle])
     internal, last, birth, hold = run_profile(
         sequence, leaf.in_ptr, leaf.in_idx, leaf.out_ptr, leaf.size, leaf.workspace,
         leaf.interface, home, survives, none if carried is None else carried, leaf.reuse,
     )  # fmt: skip
-    shown = leaf.interface & ~leaf.pinned
-    reads = np.flatnonzero((last >= 0) & shown)
-    makes = np.flatnonzero((birth >= 0) & shown)
+    last_read, first_made, last_held = np.full(m, -1), np.full(m, len(internal)), np.full(m, -1)
+    np.maximum.at(last_read, names, last[members])
+    born = birth[members] >= 0
+    np.minimum.at(first_made, names[born], birth[members][born])
+    np.maximum.at(last_held, names[born], np.maximum(hold, birth)[members][born])
+    reads = np.flatnonzero(last_read >= 0)
+    makes = np.flatnonzero(last_held >= 0)
     step = np.arange(len(internal))[:, None]
-    read_state = np.where(step <= last[reads], HELD, AFTER)
-    made_state = np.where(step < birth[makes], BEFORE, np.where(step <= hold[makes], HELD, AFTER))
+    read_state = np.where(step <= last_read[reads], HELD, AFTER)
+    made_state = np.where(step < first_made[makes], BEFORE, np.where(step <= last_held[makes], HELD, AFTER))
     states = np.concatenate([read_state, made_state], axis=1).astype(np.int8)
     keep = _undominated(internal, states)
     return Part(
@@ -186,24 +227,15 @@ def measure(
 
 
 def _undominated(internal: IntArray, states: npt.NDArray[np.int8]) -> IntArray:
-    """Sub-steps whose bytes no other one covers: one per state, dropped when another needs all of it."""
+    """Sub-steps whose bytes no other one covers: the largest of each state, less those others cover."""
     best: dict[bytes, int] = {}
     for s in range(len(internal)):
         key = states[s].tobytes()
         if key not in best or internal[s] > internal[best[key]]:
             best[key] = s
-    kept = list(best.values())
-    result = []
-    for s in kept:
-        covered = any(
-            other != s
-            and internal[other] >= internal[s]
-            and bool(((states[other] == states[s]) | (states[other] == HELD)).all())
-            for other in kept
-        )
-        if not covered:
-            result.append(s)
-    return np.array(sorted(result), np.int64)
+    kept = np.array(sorted(best.values()), np.int64)
+    result: IntArray = kept[~covered_substeps(internal[kept], states[kept], np.int8(HELD))]
+    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,13 +247,13 @@ class Option:
     #: Internal tensors saved between the parts (the phantom), ascending local ids.
     saved: tuple[int, ...]
     saved_bytes: int
-    #: Bytes of the forward interface tensors that the backward part reads.
+    #: Bytes of the bundles that the backward part reads, but for those of backward parts.
     read_bytes: int
 
     @property
     def time(self) -> float:
-        """Time of the backward part, the only one that differs between options."""
-        return self.backward.time
+        """Time of both parts."""
+        return self.forward.time + self.backward.time
 
     @cached_property
     def key(self) -> tuple[bytes, bytes]:
@@ -242,7 +274,7 @@ def make_option(leaf: Leaf, forward: IntArray, backward: IntArray) -> Option:
         backward=back,
         saved=back.needs,
         saved_bytes=int(leaf.size[saved].sum()),
-        read_bytes=int(leaf.size[forward_reads].sum()),
+        read_bytes=int(leaf.bundle_bytes[forward_reads].sum()),
     )
 
 
@@ -251,24 +283,10 @@ def just_in_time(leaf: Leaf, rerun: BoolArray) -> IntArray:
 
     Ops of `rerun` that nothing needs are left out.
     """
-    have = np.ones(len(leaf.size), np.bool_)
-    again = np.concatenate([rerun, np.zeros(leaf.n_ops - leaf.n_forward, np.bool_)])
-    made = np.flatnonzero(leaf.producer >= 0)
-    have[made] = ~again[leaf.producer[made]]
-    sequence: list[int] = []
-    for op in range(leaf.n_forward, leaf.n_ops):
-        stack = [op]
-        while stack:
-            i = stack[-1]
-            missing = [int(leaf.producer[x]) for x in leaf.inputs_of(i) if not have[x]]
-            if missing:
-                stack.append(missing[0])
-                continue
-            stack.pop()
-            if i >= leaf.n_forward or not have[leaf.out_ptr[i] : leaf.out_ptr[i + 1]].all():
-                sequence.append(i)
-                have[leaf.out_ptr[i] : leaf.out_ptr[i + 1]] = True
-    return np.array(sequence, np.int64)
+    sequence: IntArray = run_just_in_time(
+        rerun, leaf.n_forward, leaf.in_ptr, leaf.in_idx, leaf.out_ptr, leaf.producer
+    )
+    return sequence
 
 
 #: What the price of keeping counts, see `cut_problem`.

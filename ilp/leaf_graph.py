@@ -90,7 +90,7 @@ def low_peak_options(
     budgets descend from the lowest known peak towards what a single op needs. A failure of the MILP is
     told in `degraded`; the beam's answer then stands.
     """
-    floor = int((leaf.workspace + _inside_bytes(leaf)).max(initial=0))
+    floor = largest_need(leaf)
     peaks = [max(o.forward.peak, o.backward.peak) for o in known]
     saves = sorted({o.saved_bytes for o in known})
     found = list(known)
@@ -125,12 +125,13 @@ def low_peak_options(
     return pareto(found)
 
 
-def _inside_bytes(leaf: Leaf) -> IntArray:
-    """Bytes of the internal tensors that each op reads and makes, int64[n]."""
+def largest_need(leaf: Leaf) -> int:
+    """Bytes that some op needs by itself, interface tensors not counted."""
     inside = np.where(leaf.interface, 0, leaf.size)
     read = np.concatenate([[0], np.cumsum(inside[leaf.in_idx])])
     made = np.concatenate([[0], np.cumsum(inside)])
-    result: IntArray = (
-        read[leaf.in_ptr[1:]] - read[leaf.in_ptr[:-1]] + made[leaf.out_ptr[1:]] - made[leaf.out_ptr[:-1]]
-    )
-    return result
+    reads = read[leaf.in_ptr[1:]] - read[leaf.in_ptr[:-1]]
+    makes = made[leaf.out_ptr[1:]] - made[leaf.out_ptr[:-1]]
+    if leaf.reuse:
+        return int(np.maximum(reads + leaf.workspace, makes).max(initial=0))
+    return int((reads + makes + leaf.workspace).max(initial=0))

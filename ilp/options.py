@@ -22,8 +22,14 @@ from hremate.ilp.leaf import (
 from hremate.solvers.base import Deadline
 from hremate.solvers.cut_model import hull, solve_cut
 
-#: Branch-and-bound nodes times forward ops and arcs of one solve.
-NODE_WORK = 10**5
+#: Branch-and-bound nodes times forward ops and arcs of one solve; vertices of the hull times these.
+NODE_WORK, HULL_WORK = 10**5, 3 * 10**5
+#: The hull alone suffices on leaves of more forward ops and arcs than this, where it has enough vertices.
+DENSE_WEIGHT = 4000
+#: Choices of the cut that are made options when time is up.
+LATE_OPTIONS = 12
+#: What a byte of the peak counts beside a byte that is kept, in the scenarios of a menu.
+WEIGHTS, TIGHT_WEIGHTS = (0.0, 0.3, 1.0), (0.0, 0.3, 1.0, 3.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -51,14 +57,16 @@ def frontier(leaf: Leaf, params: FrontierParams, *, deadline: Deadline) -> list[
     """
     reruns: dict[bytes, BoolArray] = {}
     for mode in (OUTPUTS_FREE, OUTPUTS_CHARGED, ALL_CHARGED):
+        if deadline.expired:
+            break
         problem = cut_problem(leaf, mode)
-        vertices = hull(problem)
+        weight = len(problem.time) + len(problem.in_idx)
+        vertices = hull(problem, limit=max(params.grid, min(200, HULL_WORK // max(1, weight))))
         for rerun in vertices:
             reruns.setdefault(rerun.tobytes(), rerun)
         most, least = problem.kept_bytes(vertices[0]), problem.kept_bytes(vertices[-1])
-        if most == least or params.grid == 0:
+        if most == least or (weight > DENSE_WEIGHT and len(vertices) >= params.grid):
             continue
-        weight = len(problem.time) + len(problem.in_idx)
         nodes = max(1, min(params.node_limit, NODE_WORK // max(1, weight)))
         for g in range(1, params.grid):
             if deadline.expired:
@@ -67,7 +75,13 @@ def frontier(leaf: Leaf, params: FrontierParams, *, deadline: Deadline) -> list[
             if cut is not None:
                 reruns.setdefault(cut.rerun.tobytes(), cut.rerun)
     forward = np.arange(leaf.n_forward)
-    return pareto(make_option(leaf, forward, just_in_time(leaf, rerun)) for rerun in reruns.values())
+    nothing, everything = np.zeros(leaf.n_forward, np.bool_), ~leaf.once[: leaf.n_forward]
+    options = [make_option(leaf, forward, just_in_time(leaf, rerun)) for rerun in (nothing, everything)]
+    found = list(reruns.values())
+    if deadline.expired and len(found) > LATE_OPTIONS:
+        found = [found[k] for k in np.linspace(0, len(found) - 1, LATE_OPTIONS).round().astype(int)]
+    options += [make_option(leaf, forward, just_in_time(leaf, rerun)) for rerun in found]
+    return pareto(options)
 
 
 def pareto(options: Iterable[Option]) -> list[Option]:
@@ -97,6 +111,7 @@ def menu(
     *,
     wanted: Sequence[Option] = (),
     spread: float = 3.0,
+    tight: bool = False,
 ) -> list[Option]:
     """Choose `size` options by the memory price of the whole graph.
 
@@ -109,6 +124,8 @@ def menu(
     ----------
     price : float
         Time units per byte.
+    tight : bool
+        Whether peaks matter more: the option of the lowest peak comes first too, and mu goes up to 10.
     """
     if not options:
         return list(wanted)
@@ -116,7 +133,7 @@ def menu(
     kept = np.array([o.saved_bytes + o.read_bytes for o in options], np.float64)
     peak = np.array([o.backward.peak for o in options], np.float64)
     prices = price * 2.0 ** np.arange(-spread, spread + 0.25, 0.5)
-    scenarios = [(p, mu) for p in prices for mu in (0.0, 0.3, 1.0)]
+    scenarios = [(p, mu) for p in prices for mu in (TIGHT_WEIGHTS if tight else WEIGHTS)]
     cost = np.stack([time + p * (kept + mu * peak) for p, mu in scenarios])
     index = {o.key: k for k, o in enumerate(options)}
     chosen: list[int] = []
@@ -126,7 +143,10 @@ def menu(
             extra.append(option)
         elif index[option.key] not in chosen:
             chosen.append(index[option.key])
-    for k in (int(np.lexsort((kept, time))[0]), int(np.lexsort((time, kept))[0])):
+    extremes = [np.lexsort((kept, time)), np.lexsort((time, kept))]
+    if tight:
+        extremes.append(np.lexsort((time, np.maximum(peak, [o.forward.peak for o in options]))))
+    for k in (int(order[0]) for order in extremes):
         if k not in chosen:
             chosen.append(k)
     best = cost[:, chosen].min(axis=1)
@@ -138,6 +158,15 @@ def menu(
         chosen.append(k)
         best = np.minimum(best, cost[:, k])
     return extra + [options[k] for k in sorted(chosen)]
+
+
+def thinned(options: Sequence[Option], most: int) -> list[Option]:
+    """At most `most` options, spread evenly over the row by saved + read bytes, both ends among them."""
+    ordered = sorted(options, key=lambda o: (o.saved_bytes + o.read_bytes, o.time, o.key))
+    if len(ordered) <= most:
+        return ordered
+    places = np.unique(np.linspace(0, len(ordered) - 1, most).round().astype(np.int64))
+    return [ordered[k] for k in places.tolist()]
 
 
 def neighbours(options: Sequence[Option], used: Option, reach: int) -> list[Option]:
@@ -156,16 +185,14 @@ def projected(leaf: Leaf, rerun: BoolArray) -> Option:
     return make_option(leaf, np.arange(leaf.n_forward), just_in_time(leaf, share))
 
 
-def fast_forward(
-    leaf: Leaf, targets: Sequence[int], saved: Iterable[int] = ()
-) -> IntArray | None:
-    """The forward ops, in the given order, that make the interface tensors `targets` from `saved` ones.
+def fast_forward(leaf: Leaf, targets: Sequence[int], saved: Iterable[int] = ()) -> IntArray | None:
+    """The forward ops, in the given order, that make the bundles `targets` from `saved` internal tensors.
 
     None when an op that may run only once would have to run again.
     """
     have = set(saved)
     needed: set[int] = set()
-    stack = [int(leaf.producer[x]) for x in targets]
+    stack: list[int] = leaf.producer[np.isin(leaf.bundle, targets)].tolist()
     while stack:
         i = stack.pop()
         if i in needed:

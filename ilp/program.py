@@ -98,7 +98,7 @@ def build_level(
             if source.backward:
                 continue
             leaf = leaves[source.block]
-            shown = np.flatnonzero(leaf.forward_made & leaf.interface & ~leaf.pinned).tolist()
+            shown = np.flatnonzero(leaf.forward_made & leaf.shared).tolist()
             made = [x for x in shown if int(leaf.tensors[x]) in wanted]
             usable = saving[source.block] if backward_place.get(source.block, -1) >= t else {}
             again = list(_fast_forwards(leaf, made, direct, usable))
@@ -106,6 +106,9 @@ def build_level(
                 actions[t, k] = again
                 # Only what re-runs from scratch read is followed further back.
                 wanted |= set(again[0].reads)
+    size = graph.size.copy()
+    for leaf in leaves:
+        size[leaf.tensors[leaf.shared]] = leaf.bundle_bytes[leaf.shared]
     return Level(
         tree=tree,
         leaves=tuple(leaves),
@@ -113,7 +116,7 @@ def build_level(
         program=Program(
             n_items=len(tree.items),
             actions=actions,
-            size=graph.size,
+            size=size,
             is_output=graph.is_output,
             phantom_bytes=np.array(phantom_bytes, np.int64),
             budget=budget,
@@ -126,9 +129,9 @@ def build_level(
 def _fast_forwards(
     leaf: Leaf, made: Sequence[int], direct: set[int], usable: dict[tuple[int, ...], int]
 ) -> Iterator[Action]:
-    """Fast-forwards of a block for the local tensors `made`, the one from scratch for all of them first.
+    """Fast-forwards of a block for the bundles `made`, the one from scratch for all of them first.
 
-    `direct` : graph tensors that the stage's own item reads; only for these do phantoms help.
+    `direct` : bundles that the stage's own item reads; only for these do phantoms help.
     """
     if not made:
         return

@@ -466,8 +466,7 @@ def test_bad_input_exits_with_2_and_one_line(graph_file: str, words: list[str], 
     "words",
     [
         [], ["solve"], ["compare"], ["frontier"], ["report"], ["capture"],
-        ["solve", "g.json", "--polish", "soon"], ["solve", "g.json", "--trace", "f"],
-        ["info", "g", "-o", "f"],
+        ["solve", "g.json", "--polish", "soon"], ["info", "g", "-o", "f"],
         ["info", "g.json", "--memory-model", "other"], ["generate", "layered", "--ops", "ten", "-o", "f"],
     ],
 )  # fmt: skip

@@ -6,62 +6,35 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
+from small_training import RERUN_F0, RERUN_F1, Params, Solve, register, training
 
 import hremate as hr
 from hremate.compare import EXACT_OPS
 from hremate.solvers import registry
 from hremate.solvers.base import Run, finish
 
-Solve = Callable[[hr.Graph, int, Run, Any], hr.Result]
 
-
-def training(name: str = "training", budget: Any = None) -> hr.Graph:
-    """Base peak 50, largest working set 30; dropping x0 and running f0 twice reaches 40."""
-    ops = [hr.Op("f0", 1.0, (), (("x0", 10),))]
-    ops += [hr.Op(f"f{i}", 1.0, (f"x{i - 1}",), ((f"x{i}", 10),)) for i in (1, 2, 3)]
-    ops += [hr.Op("b3", 1.0, ("x3",), (("g3", 10),))]
-    ops += [hr.Op(f"b{i}", 1.0, (f"x{i}", f"g{i + 1}"), ((f"g{i}", 10),)) for i in (2, 1, 0)]
-    return hr.Graph.from_ops(ops, name=name, metadata={} if budget is None else {"budget": budget})
-
-
-RERUN_F0 = np.array([0, 1, 2, 3, 4, 5, 6, 0, 7])
-RERUN_MORE = np.array([0, 1, 2, 3, 4, 5, 0, 6, 0, 7])
-
-
-@dataclass(frozen=True)
-class _Params:
-    width: int = 4
-
-    def __post_init__(self) -> None:
-        if self.width < 1:
-            raise ValueError("Expected width >= 1.")
-
-
-def good(graph: hr.Graph, budget: int, run: Run, params: _Params) -> hr.Result:
+def good(graph: hr.Graph, budget: int, run: Run, params: Params) -> hr.Result:
     run.stats.counts["width"] = params.width
     return finish(graph, budget, run, "good", RERUN_F0)
 
 
-def worse(graph: hr.Graph, budget: int, run: Run, params: _Params) -> hr.Result:
-    return finish(graph, budget, run, "worse", RERUN_MORE)
+def worse(graph: hr.Graph, budget: int, run: Run, params: Params) -> hr.Result:
+    return finish(graph, budget, run, "worse", RERUN_F1)
 
 
 def raises(error: BaseException) -> Solve:
-    def solve(graph: hr.Graph, budget: int, run: Run, params: _Params) -> hr.Result:
+    def solve(graph: hr.Graph, budget: int, run: Run, params: Params) -> hr.Result:
         raise error
 
     return solve
 
 
-def cut_short(graph: hr.Graph, budget: int, run: Run, params: _Params) -> hr.Result:
+def cut_short(graph: hr.Graph, budget: int, run: Run, params: Params) -> hr.Result:
     run.stats.interrupted = True
     return finish(graph, budget, run, "cut-short", RERUN_F0)
 
@@ -83,11 +56,7 @@ def methods(monkeypatch: pytest.MonkeyPatch) -> None:
     """Registers `METHODS`, whose schedules are passed on as they are."""
     monkeypatch.setattr("hremate._answers.repair", lambda graph, schedule, budget: schedule.order)
     for name, solve in METHODS.items():
-        module = ModuleType(f"hremate_method_{name}")
-        module.Params, module.solve = _Params, solve  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        entry = registry.Method(name, module.__name__, "for tests", False, "any graph", "-")
-        monkeypatch.setitem(registry.METHODS, name, entry)
+        register(monkeypatch, name, solve)
 
 
 def cells(comparison: hr.Comparison, graph: int = 0) -> list[list[str]]:
@@ -166,7 +135,7 @@ def test_a_budget_below_the_working_set_asks_no_method() -> None:
 def test_a_method_that_overruns_its_limit_shows_the_time_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
-    def late(graph: hr.Graph, budget: int, run: Run, params: _Params) -> hr.Result:
+    def late(graph: hr.Graph, budget: int, run: Run, params: Params) -> hr.Result:
         time.sleep(0.2)
         raise hr.SolverError("too late")
 
@@ -301,9 +270,9 @@ def test_notes_hold_the_reasons_on_one_line_each() -> None:
 
 
 def test_what_one_method_proves_is_marked_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def proves(graph: hr.Graph, budget: int, run: Run, params: _Params) -> hr.Result:
+    def proves(graph: hr.Graph, budget: int, run: Run, params: Params) -> hr.Result:
         return finish(
-            graph, budget, run, "worse", RERUN_MORE, status=hr.Status.OPTIMAL, proof="staged",
+            graph, budget, run, "worse", RERUN_F1, status=hr.Status.OPTIMAL, proof="staged",
             order_lower_bound=10.0, lower_bound=9.0,
         )  # fmt: skip
 

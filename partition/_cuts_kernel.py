@@ -1,4 +1,4 @@
-"""The kernel of the `intervals` partitioner."""
+"""The dynamic program that cuts a sequence into blocks."""
 
 from __future__ import annotations
 

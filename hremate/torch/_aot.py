@@ -1,0 +1,220 @@
+"""The joint forward and backward graph of a function: the one module that uses private parts of PyTorch.
+
+What `torch._functorch.aot_autograd` does inside, in the order that it does it: functional tensors above a
+proxy mode above fake tensors, with autograd on top. Tracing here rather than through
+`aot_export_module(trace_joint=True)` traces once instead of twice, keeps the module scopes, allows
+parameters without a gradient and outputs that are no scalar, and applies no decomposition: the ops are those
+that eager mode dispatches, so that running them again gives the same bits.
+
+Works on PyTorch 2.4 and later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, make_fx
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+#: What is used of it below has no types.
+_private: Any = torch
+
+Trace = Callable[[list[Any], "NodeMarker"], list[Any]]
+
+
+def fake_mode() -> FakeTensorMode:
+    """A mode whose tensors have storages without bytes; real tensors met on the way are constants."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def fake_tensor(mode: FakeTensorMode, tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
+    """A leaf like `tensor` without its bytes, on `device` (None: its own)."""
+    with mode:
+        fake = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device or tensor.device
+        )
+    return fake.requires_grad_(tensor.requires_grad)
+
+
+class NodeMarker:
+    """Tells which part of the traced function made which fx node."""
+
+    def __init__(self, graph: torch.fx.Graph) -> None:
+        self._graph = graph
+        self._last = _last_node(graph)
+
+    def mark(self, key: str, value: Any) -> None:
+        """Set `meta[key] = value` on the nodes made since the last mark."""
+        node = self._last
+        end = _last_node(self._graph)
+        while node is not end:
+            node = node.next
+            node.meta[key] = value
+        self._last = end
+
+
+def trace(
+    function: Trace, inputs: Sequence[Any], mode: FakeTensorMode, *, compiling: bool = False
+) -> torch.fx.GraphModule:
+    """The functional fx graph of `function(tensors, marker)` at the fake tensors `inputs`.
+
+    `function` may run autograd and modify tensors in place; it returns a list of tensors and Nones, which
+    becomes the output of the graph. A tensor that was modified in place is returned with its last value.
+    With `compiling`, `torch.compiler.is_compiling()` is true inside.
+    """
+
+    def functional(*tensors: torch.Tensor) -> list[Any]:
+        proxies = get_proxy_mode()
+        assert proxies is not None
+        marker = NodeMarker(proxies.tracer.graph)
+        below = torch._C._ExcludeDispatchKeyGuard(
+            torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+        )
+        with below, FunctionalTensorMode(), _ConstantReads(proxies.tracer):
+            wrapped = [FunctionalTensor.to_functional(t) for t in tensors]
+            return [_unwrapped(t) for t in function(wrapped, marker)]
+
+    with ExitStack() as stack:
+        stack.enter_context(mode)
+        # The engine would run the backward part on threads of its own, where the modes are not active.
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        if compiling:
+            stack.enter_context(_compiling())
+        return make_fx(functional, decomposition_table=IN_PLACE_DRAWS)(*inputs)
+
+
+class _ConstantReads(TorchDispatchMode):
+    """Lets Python read (`item`, `if`) tensors whose values no input determines, such as `arange(n)`.
+
+    They are computed for good, from the nodes that made them. Reading any other tensor fails.
+    """
+
+    def __init__(self, tracer: Any) -> None:
+        super().__init__()
+        self._tracer = tracer
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FunctionalTensor):
+            slot = get_proxy_slot(_unwrapped(args[0]), self._tracer, None)
+            if slot is not None:
+                value = self._computed(slot.proxy.node)
+                if value is not None:
+                    return value.item()
+        return func(*args, **(kwargs or {}))
+
+    def _computed(self, node: torch.fx.Node) -> torch.Tensor | None:
+        """The value of a node, None where it depends on an input or on chance."""
+        needed = {node}
+        todo = [node]
+        while todo:
+            current = todo.pop()
+            drawn = torch.Tag.nondeterministic_seeded in getattr(current.target, "tags", ())
+            if current.op == "placeholder" or drawn:
+                return None
+            for before in current.all_input_nodes:
+                if before not in needed:
+                    needed.add(before)
+                    todo.append(before)
+        values: dict[torch.fx.Node, Any] = {}
+        with _disable_current_modes(), torch.no_grad():
+            for current in self._tracer.graph.nodes:
+                if current not in needed:
+                    continue
+                if current.op == "get_attr":
+                    values[current] = getattr(self._tracer.root, str(current.target))
+                else:
+                    args, kwargs = torch.fx.map_arg((current.args, current.kwargs), values.__getitem__)
+                    values[current] = current.target(*args, **kwargs)
+        return values[node]
+
+
+def _draw(method: str, size: Any, stride: Any, dtype: Any, device: Any, args: Any) -> torch.Tensor:
+    fresh = torch.empty_strided(size, stride, dtype=dtype, device=device)
+    result: torch.Tensor = getattr(fresh, method)(*args)
+    return result
+
+
+def _fake_draw(method: str, size: Any, stride: Any, dtype: Any, device: Any, args: Any) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype, device=device)
+
+
+#: Holds the registration of the op below; it ends with the process.
+_LIBRARY = torch.library.Library("hremate", "FRAGMENT")
+_LIBRARY.define(
+    "draw(str method, int[] size, int[] stride, ScalarType dtype, Device device, float[] args) -> Tensor",
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
+_LIBRARY.impl("draw", _draw, "CompositeExplicitAutograd")
+torch.library.register_fake("hremate::draw", _fake_draw, lib=_LIBRARY)
+
+
+def _in_place_draw(method: str) -> Callable[..., torch.Tensor]:
+    def decomposition(like: torch.Tensor, *args: float, generator: Any = None) -> torch.Tensor:
+        if generator is not None:
+            raise NotImplementedError("a random op with a generator of its own cannot be repeated")
+        result: torch.Tensor = torch.ops.hremate.draw(
+            method, like.shape, like.stride(), like.dtype, like.device, [float(a) for a in args]
+        )
+        return result
+
+    return decomposition
+
+
+#: Random ops that overwrite a tensor in place (dropout is one) become functional ops that ignore the strides
+#: of the tensor, and the order in which it is filled with them. Drawing into fresh memory with these
+#: strides is what eager mode does.
+IN_PLACE_DRAWS: Mapping[Any, Callable[..., torch.Tensor]] = {
+    torch.ops.aten.bernoulli.p: _in_place_draw("bernoulli_"),
+    torch.ops.aten.uniform.default: _in_place_draw("uniform_"),
+    torch.ops.aten.normal_functional.default: _in_place_draw("normal_"),
+    torch.ops.aten.exponential.default: _in_place_draw("exponential_"),
+}
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    before = getattr(torch.compiler, "_is_compiling_flag", False)
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
+def sequence_number() -> int:
+    """The number that the next autograd node of this thread will get."""
+    return int(_private.autograd._get_sequence_nr())
+
+
+def keeps_graph() -> bool:
+    """Whether the running backward pass was asked to keep the graph (`retain_graph=True`)."""
+    return bool(_private._C._autograd._get_current_graph_task_keep_graph())
+
+
+def autograd_nodes(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
+    """The autograd nodes that `outputs` depend on, each once."""
+    todo = [t.grad_fn for t in outputs if t.grad_fn is not None]
+    seen = set(todo)
+    while todo:
+        node = todo.pop()
+        yield node
+        for before, _ in node.next_functions:
+            if before is not None and before not in seen:
+                seen.add(before)
+                todo.append(before)
+
+
+def _unwrapped(value: Any) -> Any:
+    if not isinstance(value, FunctionalTensor):
+        return value
+    _private._sync(value)
+    return _private._from_functional_tensor(value.elem)
+
+
+def _last_node(graph: torch.fx.Graph) -> torch.fx.Node:
+    return next(iter(reversed(graph.nodes)), graph._root)
