@@ -93,7 +93,8 @@ def refined(graph: Graph, result: Result, run: Run, polishing: Polishing | None)
     What is proved best is left alone, by polish only if the proof is for any order. So is `none`, a
     statement about the given order. `stats.stage_time` gets the time after each stage.
     """
-    settled = result.status in (Status.OPTIMAL, Status.INFEASIBLE)
+    optimal = result.solved and result.time is not None and result.time <= run.lower_bound
+    settled = optimal or result.status in (Status.OPTIMAL, Status.INFEASIBLE)
     if result.schedule is None or result.method == "none":
         return result
     if result.solved and result.time is not None and not run.stats.stage_time:
@@ -105,7 +106,7 @@ def refined(graph: Graph, result: Result, run: Run, polishing: Polishing | None)
             result = best_of(graph, result, run, [order], [simulate(graph, order)])
             if result is not before or "repair" not in run.stats.stage_time:
                 _note(result, run, "repair")
-        final = settled and result.proof == "any-order"
+        final = optimal or (settled and result.proof == "any-order")
         if polishing is not None and not (final or run.stats.interrupted or run.deadline.expired):
             result = _polished(graph, result, run, polishing)
     except KeyboardInterrupt:

@@ -116,7 +116,8 @@ def write_text(path: Source, text: str) -> None:
         The file cannot be written; nothing is left behind.
     """
     target = Path(os.path.realpath(path))
-    data = text.encode("utf-8")
+    # Names may hold surrogates that stand alone, which UTF-8 lacks.
+    data = text.encode("utf-8", errors="backslashreplace")
     if os.fspath(path).endswith(".gz"):
         data = gzip.compress(data, compresslevel=6, mtime=0)
     try:

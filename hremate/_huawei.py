@@ -124,7 +124,8 @@ def _integer(text: str, what: str, line: int) -> int:
 
 def _time(text: str, line: int) -> float:
     try:
-        value = float(text)
+        # Digits as people write them in files: not those of other scripts, no 1_000.
+        value = float(text if text.isascii() and "_" not in text else "")
     except ValueError:
         raise InvalidValueError(f"line {line}: the time is {text[:40]!r}; expected a number") from None
     if not 0 <= value < float("inf"):

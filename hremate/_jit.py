@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core.caching import FunctionCache
 from numba.core.registry import CPUDispatcher
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+_log = logging.getLogger("hremate")
+
+
+class _Cache(FunctionCache):
+    """A cache on disk that is a convenience: what is wrong with it costs a compilation, never an answer."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # unpickling a damaged file may raise anything
+            _log.debug("a compiled kernel cannot be read (%s: %s)", type(error).__name__, error)
+            with suppress(Exception):
+                self.flush()  # a damaged index would stay for ever
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except Exception as error:  # a full disk, or a damaged index
+            _log.debug("a compiled kernel cannot be kept (%s: %s)", type(error).__name__, error)
 
 
 class _Kernel(CPUDispatcher):
@@ -40,4 +65,7 @@ def kernel(function: F) -> F:
         compiled = numba.njit(nogil=True)(function)
     if isinstance(compiled, CPUDispatcher):  # not so where NUMBA_DISABLE_JIT is set
         compiled.__class__ = _Kernel
+        cache = getattr(compiled, "_cache", None)
+        if type(cache) is FunctionCache:
+            cache.__class__ = _Cache
     return cast("F", compiled)

@@ -45,6 +45,8 @@ FORWARD, LOSS, BACKWARD = range(3)
 MEMORY_MODELS = ("coexist", "reuse")
 #: Sizes are summed in int64; a graph whose bytes could overflow that sum is refused.
 MAX_TOTAL_BYTES = 2**62
+#: Times are summed over recomputations and multiplied by bytes in float64; the limit keeps both finite.
+MAX_TOTAL_TIME = 1e150
 
 
 @dataclass(frozen=True)
@@ -237,9 +239,14 @@ class Graph:
         if total >= MAX_TOTAL_BYTES:
             raise InvalidValueError(f"the sizes of graph {name!r} add up to {total} bytes; the limit is 2^62")
         try:
-            math.fsum(times)
+            total_time = math.fsum(times)
         except OverflowError:
-            raise InvalidValueError(f"the times of graph {name!r} add up to infinity") from None
+            total_time = math.inf
+        if total_time >= MAX_TOTAL_TIME:
+            shown = "infinity" if math.isinf(total_time) else f"{total_time:.3g}"
+            raise InvalidValueError(
+                f"the times of graph {name!r} add up to {shown}; the limit is {MAX_TOTAL_TIME:g}"
+            )
         use_ptr, use_idx = _transpose(in_ptr_array, in_idx_array, len(size))
         return cls(
             name=name,

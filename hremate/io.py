@@ -41,9 +41,12 @@ def read_graph(path: Source, *, memory_model: str | None = None, keep_all: bool 
 
     Parameters
     ----------
-    path : path of the file; gzip is told by content, whatever the name.
-    memory_model : "coexist" or "reuse" instead of what the file says.
-    keep_all : keep the ops of a Huawei file that do not lead to its output.
+    path : path-like
+        The file; gzip is told by content, whatever the name.
+    memory_model : str, optional
+        "coexist" or "reuse", instead of what the file says.
+    keep_all : bool
+        Keep the ops of a Huawei file that do not lead to its output.
 
     Returns
     -------

@@ -55,8 +55,8 @@ def solve(
     method : str
         One of `hremate.solvers.registry.METHODS`.
     seed : int
-        Of everything random, >= 0. Equal seeds give equal results, whatever `n_jobs`, as long as
-        `time_limit` does not cut the run short.
+        Of everything random, >= 0. Equal seeds give equal results, whatever `n_jobs`, as long as neither
+        `time_limit` nor the 20 seconds of the bound, nor one of the method, cuts the run short.
     n_jobs : int
         Processes, >= 1; -1 for one per core.
     time_limit : float, optional

@@ -131,14 +131,19 @@ class _Search:
 
     def run_plans(self) -> None:
         """Try one plan after another; raises Stopped when time is up."""
+        self.check_time()
         with timed(self.run, "cut"):
             self.cut = price_memory(self.graph, self.budget, self.params)
-        given = self.params.blocks or self.params.depth is not None or self.params.tree is not None
-        if self.graph.n_ops <= LEAF_OPS and not given:
+        if self.graph.n_ops <= LEAF_OPS and not self.params.particular:
             self.solve_as_leaf()
             if self.solved:
                 return
         self.prepare_reserves()
+        if self.params.flat_start and not self.params.particular:
+            for stage, order in self.reserves.items():
+                if self.optimal(order):
+                    self.offer(order, stage)
+                    return
         skip_to_tight = False
         for plan in plans(self.graph, self.params):
             if self.gap <= (FAR_OFF if plan.tight else CLOSE_ENOUGH):
@@ -230,10 +235,13 @@ class _Search:
     def prepare_reserves(self) -> None:
         """Flat schedules by cuts, and by beam search where these are far from the bound."""
         seconds = RESERVE_SHARE * self.run.deadline.remaining
-        if self.graph.n_ops <= LARGE_GRAPH:
+        if self.run.deadline.end is not None and self.graph.n_ops <= LARGE_GRAPH:
             seconds = min(seconds, RESERVE_SECONDS)
         with timed(self.run, "flat cut"):
-            run = Run(seed=self.run.seed, deadline=self.run.deadline.within(seconds))
+            run = Run(
+                seed=self.run.seed, deadline=self.run.deadline.within(seconds),
+                lower_bound=self.run.lower_bound, bounded=self.run.bounded, bound_order=self.run.bound_order,
+            )  # fmt: skip
             self.reserves["flat cut"] = cut_search(self.graph, self.budget, run, CutParams())
         self.check_time(run.stats.interrupted)
         order = self.reserves["flat cut"]
@@ -258,6 +266,10 @@ class _Search:
 
     def fits(self, order: IntArray) -> bool:
         return simulate(self.graph, order).peak <= self.budget
+
+    def optimal(self, order: IntArray) -> bool:
+        """Whether a schedule meets the bound on time."""
+        return self.fits(order) and float(self.graph.time[order].sum()) <= self.run.lower_bound
 
     def search_beam(self) -> None:
         with timed(self.run, "beam"):

@@ -115,7 +115,9 @@ def low_peak_options(
                         raise KeyboardInterrupt
                     order = order if exact.order is None else exact.order
                 except SolverError as error:
-                    degraded.append(f"leaf of {leaf.n_ops} ops: {error}")
+                    event = f"leaf of {leaf.n_ops} ops: {error}"
+                    if event not in degraded:
+                        degraded.append(event)
             if order is None:
                 # Nothing fits: the smallest peak reached is the last option for this save budget.
                 if len(beam.smallest):

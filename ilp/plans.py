@@ -12,7 +12,8 @@ from hremate.ilp.trees import CHILDREN, split_blocks
 from hremate.partition.registry import find_partitioner
 from hremate.partition.tree import BlockTree
 
-DEFAULT_PARTITION = "intervals"
+#: Partitioner by default, and on graphs of more ops than so many, where trying them all takes too long.
+DEFAULT_PARTITION, LARGE_PARTITION, MOST_OPS = "best", "intervals", 20_000
 #: Trees of up to this many parts get every re-run when memory is tight.
 SMALL_TREE = 8
 #: Graphs of up to this many ops get few, large blocks and options of low peak from searches on these.
@@ -53,6 +54,12 @@ class Params:
     partition: str | None = None
     #: Blocks to work on, in place of a partition.
     tree: BlockTree | None = None
+
+    @property
+    def particular(self) -> bool:
+        """Whether certain blocks are asked for, so that the hierarchy runs whatever flat methods found."""
+        asked = (self.depth, self.cache_dir, self.partition, self.tree)
+        return self.blocks > 0 or any(value is not None for value in asked)
 
     def __post_init__(self) -> None:
         for name in ("blocks", "refinements", "grid"):
@@ -124,5 +131,6 @@ def tree_of(graph: Graph, params: Params, plan: Plan) -> BlockTree:
     """The blocks of a plan."""
     if params.tree is not None:
         return params.tree
-    cut = find_partitioner(params.partition or DEFAULT_PARTITION).load()
+    usual = DEFAULT_PARTITION if graph.n_ops <= MOST_OPS else LARGE_PARTITION
+    cut = find_partitioner(params.partition or usual).load()
     return split_blocks(graph, cut(graph, plan.blocks), plan.inner, cut)

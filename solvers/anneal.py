@@ -252,8 +252,7 @@ class _Portfolio:
             return
         timed_out = run.stats.timed_out
         inner = replace(run, deadline=run.deadline.within(CUT_SHARE * run.deadline.remaining))
-        # Without SCIP, whose time limit would make the start depend on the machine.
-        self.offer(cut.cut_search(self.graph, self.budget, inner, cut.Params(prove_seconds=0.0)))
+        self.offer(cut.cut_search(self.graph, self.budget, inner, cut.Params()))
         run.stats.timed_out = timed_out
         if run.stats.interrupted:
             raise KeyboardInterrupt

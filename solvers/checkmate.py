@@ -65,7 +65,9 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
             starts.append(solution)
             offer(solution)
     outcome = solve_within(
-        MilpSolver(model.milp, seed=run.seed, name=f"checkmate on {graph.name!r}"),
+        MilpSolver(
+            model.milp, seed=run.seed, name=f"checkmate on {graph.name!r}", deadline=run.deadline
+        ),
         budget, model.budget_rows, lambda _, nbytes: model.memory_limit(nbytes), offer,
         deadline=run.deadline, node_limit=params.node_limit, starts=starts,
     )  # fmt: skip

@@ -55,7 +55,9 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     """
     model = build_checkmate_model(graph, budget, tight=params.tight, integer=False)
     run.stats.counts.update(milp_variables=model.milp.n_vars, milp_rows=model.milp.n_rows, relaxations=0)
-    solver = MilpSolver(model.milp, seed=run.seed, name=f"checkmate-lp on {graph.name!r}")
+    solver = MilpSolver(
+        model.milp, seed=run.seed, name=f"checkmate-lp on {graph.name!r}", deadline=run.deadline
+    )
     best = Incumbent(graph, budget, announcer(run, "checkmate-lp"))
     order_bound: float | None = None
     reason = ""

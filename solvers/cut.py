@@ -41,8 +41,8 @@ class Params:
     work: int = 1_500_000
     #: Cuts per target budget.
     rounds: int = 60
-    #: Seconds that the first cut gets in SCIP, on graphs of up to some 10,000 ops.
-    prove_seconds: float = 0.5
+    #: Branch-and-bound nodes that the first cut gets in SCIP, on graphs of up to some 10,000 ops.
+    prove_nodes: int = 50
     #: Whether the program of several moments is tried where the gap is open.
     moments: bool = True
 
@@ -51,8 +51,8 @@ class Params:
             raise MethodError("Expected work >= 1.")
         if self.rounds < 1:
             raise MethodError("Expected rounds >= 1.")
-        if not self.prove_seconds >= 0:
-            raise MethodError("Expected prove_seconds >= 0.")
+        if self.prove_nodes < 0:
+            raise MethodError("Expected prove_nodes >= 0.")
 
 
 def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
@@ -161,7 +161,7 @@ class _Cuts:
         cut = solve_cut(problem, target - needed, node_limit=nodes)
         if cut is None:
             return None
-        if len(order) == graph.n_ops and self.weight <= SEVERAL_WEIGHT and self.params.prove_seconds > 0:
+        if len(order) == graph.n_ops and self.weight <= SEVERAL_WEIGHT and self.params.prove_nodes > 0:
             cut = self.proved(problem, target - needed, cut)
         dropped = np.zeros(graph.n_tensors, np.bool_)
         made_again = problem.producer >= 0
@@ -179,7 +179,7 @@ class _Cuts:
         try:
             return prove_cut(
                 problem, capacity, cut, unit=max(self.graph.total_time, 1e-300) / 100, seed=self.run.seed,
-                deadline=self.run.deadline.within(self.params.prove_seconds),
+                deadline=self.run.deadline, node_limit=self.params.prove_nodes,
             )  # fmt: skip
         except SolverError as error:
             self.run.stats.degraded.append(f"cut: {error}")

@@ -7,10 +7,12 @@ is the answer; where it does not, the first run at which it needs most memory be
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
+from hremate.errors import SolverError
 from hremate.graph import FloatArray, Graph, IntArray
 from hremate.simulate import step_memory
 from hremate.solvers._moment_kernel import mark_relatives
@@ -66,8 +68,6 @@ def search_moments(
     ------
     KeyboardInterrupt
         Ctrl-C arrived inside SCIP.
-    SolverError
-        SCIP failed.
     """
     found = Found(0.0, (first,))
     unit = max(graph.total_time, 1e-300) / COST_SCALE
@@ -76,14 +76,18 @@ def search_moments(
         model = build_moments(graph, budget, moments, unit)
         if model is None or deadline.expired:
             break
-        solver = MilpSolver(model.milp, seed=seed, name="moments", feastol=EPSILON)
-        result, order = _weigh(graph, budget, model, solver, found, deadline, round_work)
+        solver = MilpSolver(model.milp, seed=seed, name="moments", feastol=EPSILON, deadline=deadline)
+        try:
+            result, order = _weigh(graph, budget, model, solver, found, deadline, round_work)
+        except SolverError:
+            break  # a weaker bound is a bound
         if result.x is None or order is None:
             break
         new = _overlooked(graph, order, budget, moments) if number < rounds else None
         if new is None:
             if result.status is not MilpStatus.OPTIMAL and not deadline.expired:
-                _weigh(graph, budget, model, solver, found, deadline, proof_work, [result.x])
+                with suppress(SolverError):
+                    _weigh(graph, budget, model, solver, found, deadline, proof_work, [result.x])
             break
         moments = sorted([*moments, new])
     return found

@@ -35,6 +35,10 @@ NOISE = 1e-4
 _STOP_INTERVAL = 0.02
 #: Longest uninterrupted wait, seconds: a signal that another thread caught is noticed after it.
 _WAIT_INTERVAL = 0.2
+#: Seconds that SCIP gets to end once it is asked to; then it hangs, and is left to itself.
+_PATIENCE = 10.0
+#: Rows handed over between two looks at the clock.
+_LOAD_CHUNK = 1000
 _SEED_RANGE = 2**31
 #: SCIP's "no time limit", seconds.
 _LONGEST = 1e20
@@ -88,6 +92,9 @@ class MilpSolver:
     feastol : float
         Tolerance of rows, integrality and bound, at least 1e-9. That of reduced costs stays at 1e-7: scale
         costs so that this is small.
+    deadline : Deadline, optional
+        When to stop handing the program to SCIP, which takes seconds for a million coefficients; `solve` then
+        gives the best of its starts, as it does where there is no time to search.
 
     Raises
     ------
@@ -103,6 +110,7 @@ class MilpSolver:
         name: str = "",
         settings: Mapping[str, bool | int | float | str] | None = None,
         feastol: float = FEASTOL,
+        deadline: Deadline | None = None,
     ) -> None:
         self.name = name or "MILP"
         self._feastol = feastol
@@ -112,19 +120,22 @@ class MilpSolver:
         self._row_upper = milp.row_upper.copy()
         self._watch: _IncumbentEvent | None = None
         self._dirty = False
+        self._lost = False
         try:
-            self._model, self._vars, self._rows = _load(milp, seed % _SEED_RANGE)
+            self._model, self._vars, self._rows = _load(milp, seed % _SEED_RANGE, deadline or Deadline())
             if feastol != FEASTOL:
                 self._model.setParam("numerics/feastol", feastol)
             for key, value in (settings or {}).items():
                 self._model.setParam(key, value)
         except Exception as error:
-            raise SolverError(f"{self.name}: SCIP refused the model: {error}") from error
+            raise SolverError(f"{self.name}: SCIP refused the model: {_told(error)}") from error
 
     def set_row(self, row: int, lower: float, upper: float) -> None:
         """Change the bounds of a row."""
         self._reset()
         self._row_lower[row], self._row_upper[row] = lower, upper
+        if self._partial:
+            return
         try:
             self._model.chgLhs(self._rows[row], _finite(lower))
             self._model.chgRhs(self._rows[row], _finite(upper))
@@ -135,6 +146,8 @@ class MilpSolver:
         """Change the cost of a variable."""
         self._reset()
         self._cost[var] = cost
+        if self._partial:
+            return
         try:
             self._model.setObjective(cost * self._vars[var], clear=False)
         except Exception as error:
@@ -183,7 +196,7 @@ class MilpSolver:
         rounded = [_rounded(current, x) for x in good if current.satisfied_by(x)]
         good = [x for x in rounded if x is not None and current.objective(x) <= cutoff]
         good.sort(key=current.objective)
-        if deadline.expired:
+        if deadline.expired or self._partial:
             return self._result(good, "timelimit", None, -np.inf, 0, start_time, False)
         self._reset()
         model = self._model
@@ -202,7 +215,11 @@ class MilpSolver:
             if self._watch is not None:
                 self._watch.arm(on_incumbent)
             self._dirty = True
-            interrupted = _optimize(model, deadline)
+            try:
+                interrupted = _optimize(model, deadline)
+            except _Hanging:
+                self._lost = True
+                raise
             if self._watch is not None and self._watch.error is not None:
                 raise self._watch.error
             found = self._read(model.getBestSol()) if model.getNSols() else None
@@ -212,9 +229,14 @@ class MilpSolver:
         except Exception as error:
             if self._watch is not None and error is self._watch.error:
                 raise
-            raise SolverError(f"{self.name}: SCIP failed: {error}") from error
+            raise SolverError(f"{self.name}: SCIP failed: {_told(error)}") from error
         result = self._result(good, status, found, bound, nodes, start_time, interrupted)
         return replace(result, bound=min(result.bound, cutoff))
+
+    @property
+    def _partial(self) -> bool:
+        """Whether time was up before SCIP had the whole program."""
+        return len(self._rows) < self._milp.n_rows
 
     def _current(self) -> Milp:
         m = self._milp
@@ -225,6 +247,8 @@ class MilpSolver:
 
     def _reset(self) -> None:
         """Back to the stage in which the program may be changed."""
+        if self._lost:
+            raise SolverError(f"{self.name}: SCIP still hangs in the solve before")
         if self._dirty:
             self._model.freeTransform()
             self._dirty = False
@@ -292,6 +316,10 @@ def solve_milp(
     return MilpSolver(milp, seed=seed, name=name, settings=settings).solve(**options)
 
 
+class _Hanging(Exception):
+    """SCIP does not end when it is asked to."""
+
+
 class _IncumbentEvent(pyscipopt.Eventhdlr):
     """Hands each improved solution to a callback."""
 
@@ -322,8 +350,11 @@ class _IncumbentEvent(pyscipopt.Eventhdlr):
             self.model.interruptSolve()
 
 
-def _load(milp: Milp, seed: int) -> tuple[Any, list[Any], list[Any]]:
-    """A SCIP model of `milp` with its variables and rows; adding one coefficient at a time is quickest."""
+def _load(milp: Milp, seed: int, deadline: Deadline) -> tuple[Any, list[Any], list[Any]]:
+    """A SCIP model of `milp` with its variables and the rows for which there is time.
+
+    Adding one coefficient at a time is quickest.
+    """
     model = pyscipopt.Model()
     model.hideOutput()
     model.setParam("misc/catchctrlc", False)
@@ -344,8 +375,10 @@ def _load(milp: Milp, seed: int) -> tuple[Any, list[Any], list[Any]]:
     infinity = model.infinity()
     lower_sides = np.clip(milp.row_lower, -infinity, infinity).tolist()
     upper_sides = np.clip(milp.row_upper, -infinity, infinity).tolist()
-    rows = []
+    rows: list[Any] = []
     for q in range(milp.n_rows):
+        if q % _LOAD_CHUNK == 0 and deadline.expired:
+            break
         row = model.addCons(ExprCons(Expr({}), lower_sides[q], upper_sides[q]), name=f"c{q}")
         for k in range(ptr[q], ptr[q + 1]):
             model.addConsCoeff(row, variables[idx[k]], val[k])
@@ -354,7 +387,13 @@ def _load(milp: Milp, seed: int) -> tuple[Any, list[Any], list[Any]]:
 
 
 def _optimize(model: Any, deadline: Deadline) -> bool:
-    """Run SCIP until it ends, the deadline passes or Ctrl-C arrives; return whether it was Ctrl-C."""
+    """Run SCIP until it ends, the deadline passes or Ctrl-C arrives; return whether it was Ctrl-C.
+
+    Raises
+    ------
+    _Hanging
+        SCIP did not end when it was asked to. Its thread goes on, and keeps the model alive.
+    """
     done = threading.Event()
     errors: list[BaseException] = []
 
@@ -368,10 +407,14 @@ def _optimize(model: Any, deadline: Deadline) -> bool:
 
     thread = threading.Thread(target=work, name="scip", daemon=True)
     interrupted = False
+    patience: Deadline | None = None
     thread.start()
     while True:
         try:
             if interrupted or deadline.expired:
+                patience = patience or Deadline(_PATIENCE)
+                if patience.expired:
+                    raise _Hanging(f"it did not end within {_PATIENCE:g} s of being asked to")
                 timeout = _STOP_INTERVAL
                 _interrupt(model)
             else:
@@ -390,6 +433,11 @@ def _interrupt(model: Any) -> None:
     """Ask SCIP to stop; it refuses while it sets itself up, and is asked again."""
     with contextlib.suppress(Exception):  # pyscipopt raises bare Exception
         model.interruptSolve()
+
+
+def _told(error: Exception) -> str:
+    """What an exception says, or what it is where it says nothing."""
+    return str(error) or type(error).__name__
 
 
 def _finite(value: float) -> float | None:

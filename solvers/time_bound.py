@@ -8,7 +8,6 @@ from decimal import Decimal
 
 import numpy as np
 
-from hremate.errors import SolverError
 from hremate.graph import Graph, IntArray
 from hremate.simulate import step_memory
 from hremate.solvers.base import Deadline
@@ -78,20 +77,19 @@ def time_lower_bound(
         Ctrl-C arrived.
     """
     deadline = deadline or Deadline()
+    if deadline.expired:
+        return TimeBound(graph.total_time)
     extra, op = max(_room_bound(graph, budget, room, deadline) for room in rooms(graph, budget))
     moments: tuple[int, ...] = (op,)
     order = None
     if extra > 0 and graph.n_ops + len(graph.in_idx) <= SEVERAL_WEIGHT:
-        try:
-            found = search_moments(
-                graph, budget, op, deadline=deadline, rounds=ROUNDS, round_work=ROUND_WORK,
-                proof_work=PROOF_WORK, seed=seed,
-            )  # fmt: skip
-            order = found.order
-            if found.extra > extra:
-                extra, moments = found.extra, found.moments
-        except SolverError:
-            pass  # a weaker bound is a bound
+        found = search_moments(
+            graph, budget, op, deadline=deadline, rounds=ROUNDS, round_work=ROUND_WORK,
+            proof_work=PROOF_WORK, seed=seed,
+        )  # fmt: skip
+        order = found.order
+        if found.extra > extra:
+            extra, moments = found.extra, found.moments
     extra = max(0.0, extra - SHAVED * graph.total_time)
     time = _round_up(graph, graph.total_time + extra)
     return TimeBound(time, moments if extra > 0 else (), order)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -11,6 +13,8 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -27,14 +31,17 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
 #: What commands get in addition here, so that they take seconds; a slow test runs the README's as it is.
-QUICK = {"examples/graphs/gpt2-12.json.gz": ["--option", "blocks=6"]}
-FENCE = re.compile(r"^```(\w*)(?: +(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+QUICK = {"examples/graphs/gpt2-12.json.gz": ["--polish", "0", "--option", "blocks=6"]}
+FENCE = re.compile(
+    r"(?:^<!-- needs (\w+) -->\n)?^```(\w*)(?: +(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, the file it stands for, its text."""
+    """A fenced block: the package it needs, its language, the file it stands for, its text."""
 
+    needs: str
     language: str
     file: str
     text: str
@@ -42,7 +49,7 @@ class Block:
 
 def blocks(document: str) -> list[Block]:
     text = (ROOT / document).read_text(encoding="utf-8")
-    return [Block(m[1], m[2] or "", m[3]) for m in FENCE.finditer(text)]
+    return [Block(m[1] or "", m[2], m[3] or "", m[4]) for m in FENCE.finditer(text)]
 
 
 def table(document: str, marker: str) -> list[str]:
@@ -80,8 +87,8 @@ def run_line(line: str) -> str | None:
             assert (ROOT / words[1]).is_file(), line
         else:
             # Installing and testing are the business of test_packaging and of .ci/run.
-            assert words[0] in ("python3", "pip", ".venv/bin/pip", ".venv/bin/python", ".venv/bin/ruff",
-                                ".venv/bin/mypy"), line  # fmt: skip
+            assert words[0] in ("python3", "pip", "source", ".venv/bin/pip", ".venv/bin/python",
+                                ".venv/bin/ruff", ".venv/bin/mypy"), line  # fmt: skip
     return output
 
 
@@ -104,8 +111,12 @@ def test_every_code_block_works(document: str, folder: Path) -> None:
     names: dict[str, Any] = {"__name__": document}
     printed: str | None = None
     for block in blocks(document):
-        if block.language == "python":
-            exec(compile(block.text, document, "exec"), names)
+        if block.needs and importlib.util.find_spec(block.needs) is None:
+            warnings.warn(f"{document}: a block was left out, {block.needs} is not installed", stacklevel=1)
+        elif block.language == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as shown:
+                exec(compile(block.text, document, "exec"), names)
+            printed = shown.getvalue()
         elif block.language == "sh":
             for line in block.text.splitlines():
                 printed = run_line(line)
@@ -183,6 +194,63 @@ def test_the_readme_explains_every_key_of_a_result() -> None:
         assert f"`{key}`" in text
 
 
+def test_the_page_about_results_explains_every_key_too() -> None:
+    told = result_keys("docs/results.md", "All fields")
+    result = hr.solve(hr.generate("chain", 8), "100%", method="none").to_dict()
+    assert sorted(told) == sorted([*result, *result["stats"]])
+
+
+def result_keys(document: str, heading: str) -> list[str]:
+    return [key for cell, _ in first_cells(document, heading) for key in re.findall(r"`(\w+)`", cell)]
+
+
+def reference() -> list[tuple[str, str]]:
+    """Each name on the page of the API, with where its docstring is."""
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^### `([\w.]+)`\n\n::: ([\w.]+)$", text, re.MULTILINE)
+    assert len(entries) == text.count(":::")
+    return entries
+
+
+def test_the_reference_lists_every_public_name_and_nothing_else() -> None:
+    told = [name.removeprefix("hremate.") for name, _ in reference()]
+    assert sorted(["__version__", *(name for name in told if "." not in name)]) == sorted(hr.__all__)
+
+
+def test_the_reference_lists_every_name_of_the_torch_package() -> None:
+    pytest.importorskip("torch", reason="the extra torch is not installed")
+    told = [name.removeprefix("hremate.torch.") for name, _ in reference() if ".torch." in name]
+    assert sorted(name for name in told if "." not in name) == sorted(hr.torch.__all__)
+
+
+@pytest.mark.parametrize(("name", "path"), reference())
+def test_every_name_in_the_reference_is_explained_where_it_is_defined(name: str, path: str) -> None:
+    """Read from the source, so that it holds without the optional packages too."""
+    module, _, last = path.rpartition(".")
+    source = (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    assert name.endswith(last)
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == last:
+            assert ast.get_docstring(node)
+            return
+    assert re.search(rf"^#: .*\n{last}\b", source, re.MULTILINE)
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    told = re.findall(r": ([\w.]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    pages = [path.name for path in (ROOT / "docs").glob("*.md")]
+    assert sorted(told) == sorted([*pages, "contributing.md", "changelog.md"])
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "api.html").is_file()
+
+
 def test_the_parameters_of_the_hierarchy_are_those_of_its_code() -> None:
     told = {name.strip("`"): value for name, value in first_cells("docs/hierarchy.md", "Parameters")}
     defaults = {f.name: f.default for f in fields(get_method("hierarchical").load().Params)}
@@ -212,11 +280,20 @@ def test_the_errors_of_readers_exist() -> None:
         assert issubclass(getattr(hr, name.strip("`")), hr.HremateError)
 
 
+def anchors(path: Path) -> set[str]:
+    """What `#` can be followed by in links to a page: its headings, as the site and code hosts write them."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", path.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
 @pytest.mark.parametrize("document", [*NAMES, "CHANGELOG.md"])
 def test_links_and_names_of_files_lead_somewhere(document: str) -> None:
-    text = (ROOT / document).read_text(encoding="utf-8")
-    for target in re.findall(r"\]\((?!https?:)([^)#]*)", text):
-        assert ((ROOT / document).parent / target).exists(), f"{document}: {target}"
+    path = ROOT / document
+    text = path.read_text(encoding="utf-8")
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text):
+        assert (path.parent / target).exists(), f"{document}: {target}"
+        page = path.parent / target if target else path
+        assert not anchor or anchor in anchors(page), f"{document}: {anchor}"
     for name in re.findall(r"`((?:hremate|partition|solvers|ilp|tests|examples|docs)/[\w./-]*)`", text):
         assert (ROOT / name).exists(), f"{document}: {name}"
 

@@ -78,7 +78,7 @@ def test_a_broken_pool_is_survived_and_told(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(leaves.joblib, "Parallel", Broken)
     monkeypatch.setattr(leaves, "PARALLEL_OPS", 0)
     graph = hr.generate("transformer", 150, 1)
-    result = hr.solve(graph, "60%", blocks=4, n_jobs=2, **ALONE)
+    result = hr.solve(graph, "60%", blocks=4, n_jobs=2, flat_start=False, **ALONE)
     assert result.solved
     assert any("pool broke" in event for event in result.stats.degraded)
 
@@ -88,10 +88,19 @@ def test_failing_solver_falls_back_to_flat_methods_and_tells(monkeypatch: pytest
         raise hr.SolverError("no licence")
 
     monkeypatch.setattr(level, "MilpSolver", refuse)
-    result = hr.solve(hr.generate("chain", 100, 1), "60%", blocks=4, **ALONE)
+    result = hr.solve(hr.generate("chain", 100, 1), "60%", blocks=4, flat_start=False, **ALONE)
     assert result.solved
     assert any("no licence" in event for event in result.stats.degraded)
     assert any("flat method" in event for event in result.stats.degraded)
+
+
+def test_a_flat_schedule_that_is_proved_optimal_ends_the_search() -> None:
+    graph = hr.generate("transformer", 150, 1)
+    result = hr.solve(graph, "60%")
+    assert result.status is hr.Status.OPTIMAL and result.proof == "any-order"
+    assert set(result.stats.stage_time) == {"flat cut"} and result.stats.degraded == []
+    alone = hr.solve(graph, "60%", blocks=4, **ALONE)
+    assert "h-ilp" in alone.stats.stage_time and alone.time >= result.time
 
 
 def test_no_time_at_all_still_gives_the_smallest_peak_known() -> None:
@@ -113,7 +122,8 @@ def test_interrupt_hands_in_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> 
         return real(*args)
 
     monkeypatch.setattr(level, "repair", interrupt)
-    result = hr.solve(hr.generate("transformer", 300, 1), "60%", blocks=4, grid=6, node_limit=50, polish=0)
+    graph = hr.generate("transformer", 300, 1)
+    result = hr.solve(graph, "60%", blocks=4, grid=6, node_limit=50, polish=0, flat_start=False)
     assert result.solved
     assert result.stats.interrupted
 
@@ -134,7 +144,7 @@ def test_a_schedule_that_beats_the_staged_bound_is_not_called_staged() -> None:
 
 def test_too_many_shared_tensors_skip_the_hilp_and_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hierarchical, "MOST_INTERFACE", 1)
-    result = hr.solve(hr.generate("transformer", 150, 1), "60%", blocks=3, **ALONE)
+    result = hr.solve(hr.generate("transformer", 150, 1), "60%", blocks=3, flat_start=False, **ALONE)
     assert result.solved
     assert any("too many for the H-ILP" in event for event in result.stats.degraded)
 

@@ -80,7 +80,10 @@ def test_an_invalid_schedule_and_bad_arguments_are_refused() -> None:
 def test_the_trajectory_falls_and_ends_at_the_result() -> None:
     graph, order, budget = small()
     told: list[float] = []
-    result = hr.improve(graph, order, budget, callback=lambda schedule, peak, time: told.append(time))
+    result = hr.improve(
+        graph, order, budget, lower_bound=graph.total_time, time_limit=2.0,
+        callback=lambda schedule, peak, time: told.append(time),
+    )  # fmt: skip
     times = [time for _, time in result.stats.trajectory]
     assert times == sorted(times, reverse=True) and times[-1] == result.time
     assert set(told) <= set(times)
