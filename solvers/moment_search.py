@@ -19,7 +19,7 @@ from hremate.solvers._moment_kernel import mark_relatives
 from hremate.solvers.base import Deadline
 from hremate.solvers.moments import MomentsModel, build_moments, emit_moments, spans
 from hremate.solvers.repair import repair
-from hremate.solvers.scip import EPSILON, MilpResult, MilpSolver, MilpStatus
+from hremate.solvers.scip import FINE_FEASTOL, MilpResult, MilpSolver, MilpStatus
 
 #: The base time in the programs: so large that the solver's tolerance of costs is far below 1e-9 of it.
 COST_SCALE = 1e4
@@ -76,7 +76,7 @@ def search_moments(
         model = build_moments(graph, budget, moments, unit)
         if model is None or deadline.expired:
             break
-        solver = MilpSolver(model.milp, seed=seed, name="moments", feastol=EPSILON, deadline=deadline)
+        solver = MilpSolver(model.milp, seed=seed, name="moments", feastol=FINE_FEASTOL, deadline=deadline)
         try:
             result, order = _weigh(graph, budget, model, solver, found, deadline, round_work)
         except SolverError:

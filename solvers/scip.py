@@ -27,8 +27,8 @@ from hremate.solvers.milp import Milp, MilpBuilder
 __all__ = ["FEASTOL", "Milp", "MilpBuilder", "MilpResult", "MilpSolver", "MilpStatus", "solve_milp"]
 
 #: SCIP misses rows and integrality by up to this, relative to the larger of 1 and the side of the row, unless
-#: it is told another tolerance; what it calls equal differs by up to `EPSILON`.
-FEASTOL, EPSILON = 1e-6, 1e-9
+#: it is told another one; `FINE_FEASTOL` is the smallest at which it may still tighten that of an LP in need.
+FEASTOL, FINE_FEASTOL = 1e-6, 1e-7
 #: A solution that rounding moves further than this is thrown away.
 NOISE = 1e-4
 #: Seconds between two requests to stop: the first may come before SCIP listens.
@@ -90,8 +90,8 @@ class MilpSolver:
     settings : mapping, optional
         SCIP parameters by name, where the program needs other values than SCIP's own.
     feastol : float
-        Tolerance of rows, integrality and bound, at least 1e-9. That of reduced costs stays at 1e-7: scale
-        costs so that this is small.
+        Tolerance of rows, integrality and bound, at least `FINE_FEASTOL`. That of reduced costs stays at
+        1e-7: scale costs so that this is small.
     deadline : Deadline, optional
         When to stop handing the program to SCIP, which takes seconds for a million coefficients; `solve` then
         gives the best of its starts, as it does where there is no time to search.

@@ -21,7 +21,7 @@ from hremate.solvers.cut_model import (
 )
 from hremate.solvers.moment_search import search_moments
 
-#: Share of the base time taken off a bound, far above the rounding of the kernels.
+#: Share of the base time taken off a bound of the kernels, far above their rounding.
 SHAVED = 1e-9
 #: Ops and arcs times moments of one scan; larger graphs are scanned at fewer moments.
 SCAN_WORK = 3 * 10**7
@@ -80,6 +80,7 @@ def time_lower_bound(
     if deadline.expired:
         return TimeBound(graph.total_time)
     extra, op = max(_room_bound(graph, budget, room, deadline) for room in rooms(graph, budget))
+    extra = max(0.0, extra - SHAVED * graph.total_time)
     moments: tuple[int, ...] = (op,)
     order = None
     if extra > 0 and graph.n_ops + len(graph.in_idx) <= SEVERAL_WEIGHT:
@@ -90,7 +91,6 @@ def time_lower_bound(
         order = found.order
         if found.extra > extra:
             extra, moments = found.extra, found.moments
-    extra = max(0.0, extra - SHAVED * graph.total_time)
     time = _round_up(graph, graph.total_time + extra)
     return TimeBound(time, moments if extra > 0 else (), order)
 

@@ -153,7 +153,7 @@ def test_the_method_never_beats_the_optimum(seed: int) -> None:
 @pytest.mark.parametrize("kind", ["transformer", "encdec", "resnet", "unet"])
 @pytest.mark.parametrize("memory_model", ["coexist", "reuse"])
 def test_the_method_comes_close_to_its_bound(kind: str, memory_model: str) -> None:
-    graph = hr.generate(kind, 600, 1).with_memory_model(memory_model)
+    graph = hr.generate(kind, 300, 1).with_memory_model(memory_model)
     result = hr.solve(graph, "60%", method="cut")
     assert result.solved
     assert result.gap < 0.01

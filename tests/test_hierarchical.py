@@ -54,7 +54,7 @@ def test_graph_without_phases_is_solved_like_the_labelled_one() -> None:
 
 
 def test_equal_runs_give_equal_schedules_and_workers_do_not_matter() -> None:
-    graph = hr.generate("unet", 100, 1)
+    graph = hr.generate("encdec", 150, 1)
     one = hr.solve(graph, "60%", blocks=3, **ALONE)
     two = hr.solve(graph, "60%", blocks=3, **ALONE)
     assert one.schedule == two.schedule

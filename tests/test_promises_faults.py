@@ -50,7 +50,9 @@ FAULTS = [raising, empty_handed, using_up_the_time]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize(("kind", "ops"), [("unet", 60), ("transformer", 160)])
+@pytest.mark.parametrize(
+    ("kind", "ops"), [("unet", 60), pytest.param("transformer", 160, marks=pytest.mark.slow)]
+)
 def test_without_scip_the_hierarchy_still_answers_and_tells(
     monkeypatch: pytest.MonkeyPatch, fault: Callable[..., MilpResult], kind: str, ops: int
 ) -> None:
