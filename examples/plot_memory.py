@@ -1,7 +1,7 @@
 """Plot the memory of a graph over time: the given order against a schedule with recomputation.
 
     pip install "hremate[plot]"
-    python examples/plot_memory.py examples/graphs/gpt2-12.json.gz --budget 50% -o docs/memory.svg
+    python examples/plot_memory.py examples/graphs/gpt2-12.json.gz --budget 40% -o docs/memory.svg
 
 The same graph, budget, method and versions give the same picture, byte for byte.
 """
