@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hremate.bounds import MemoryBound
+from hremate.bounds import MemoryBound, time_lower_bound
 from hremate.budget import format_bytes
 from hremate.errors import SolverError
 from hremate.graph import Graph, IntArray
@@ -16,6 +16,9 @@ from hremate.solvers.base import Run, finish
 from hremate.solvers.incumbent import OPTIMAL_GAP
 from hremate.solvers.polish import PolishParams, polish
 from hremate.solvers.repair import repair
+
+#: Seconds, and share of the time limit, that the bound on time may take.
+BOUND_SECONDS, BOUND_SHARE = 20.0, 0.25
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,20 @@ def without_search(
                 status=Status.OPTIMAL, proof="any-order", lower_bound=graph.total_time,
             )  # fmt: skip
     return None
+
+
+def bound_time(graph: Graph, budget: int, run: Run, known: float | None) -> float:
+    """The bound on time, `known` or computed, noted in `run` with what the search for it came by.
+
+    It comes before the search and takes a small share of the time, so that the deadline holds.
+    """
+    if known is None:
+        seconds = min(BOUND_SECONDS, BOUND_SHARE * run.deadline.remaining)
+        bound = time_lower_bound(graph, budget, deadline=run.deadline.within(seconds), seed=run.seed)
+        known, run.bounded, run.bound_order = bound.time, True, bound.order
+    run.lower_bound = known
+    run.stats.seconds["bound"] = run.deadline.elapsed
+    return known
 
 
 def best_of(

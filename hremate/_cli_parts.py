@@ -52,6 +52,20 @@ def in_format(table: Any, name: str) -> str:
     return text + "\n" if name == "json" else text
 
 
+def hand_out(table: Any, args: argparse.Namespace) -> None:
+    """Write and draw a comparison or a frontier where `args` ask for it, and print it whatever happens."""
+    from hremate._files import write_text  # reading a command line needs no numpy
+
+    shown = "json" if args.json else "csv" if args.csv else "markdown"
+    try:
+        if args.output is not None:
+            write_text(args.output, in_format(table, format_of(args.output, shown)))
+        if args.plot is not None:
+            table.plot(args.plot)
+    finally:
+        print(in_format(table, shown), end="")
+
+
 def progress(verbose: bool) -> Callable[[str], None] | None:
     """Lines with the time passed on stderr, when it is a terminal or they were asked for."""
     if not (verbose or sys.stderr.isatty()):

@@ -9,8 +9,7 @@ from hremate._cli_parts import (
     INTERRUPTED,
     SOLVED,
     check_target,
-    format_of,
-    in_format,
+    hand_out,
     progress,
     say,
     table_options,
@@ -62,7 +61,6 @@ def add_parsers(subparsers: Any, graph: argparse.ArgumentParser, run: argparse.A
 
 def run_frontier(args: argparse.Namespace) -> int:
     """Solve the points and print them; returns the exit code."""
-    from hremate._files import write_text
     from hremate.frontier import frontier
     from hremate.plot import check_picture
 
@@ -80,14 +78,7 @@ def run_frontier(args: argparse.Namespace) -> int:
         smallest=args.smallest,
         progress=progress(args.verbose),
     )
-    shown = "json" if args.json else "csv" if args.csv else "markdown"
-    try:
-        if args.output is not None:
-            write_text(args.output, in_format(found, format_of(args.output, shown)))
-        if args.plot is not None:
-            found.plot(args.plot)
-    finally:
-        print(in_format(found, shown), end="")
+    hand_out(found, args)
     if found.interrupted:
         say("interrupted; the points not reached have the best schedule known by then")
         return INTERRUPTED

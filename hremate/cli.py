@@ -25,8 +25,7 @@ from hremate._cli_parts import (
     SOLVED,
     UNSOLVED,
     check_target,
-    format_of,
-    in_format,
+    hand_out,
     print_json,
     progress,
     say,
@@ -122,7 +121,6 @@ def _solve(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from hremate._files import write_text
     from hremate.compare import compare
 
     for path in (args.output, args.plot):
@@ -140,14 +138,7 @@ def _compare(args: argparse.Namespace) -> int:
         resume=args.resume,
         progress=progress(args.verbose),
     )
-    shown = "json" if args.json else "csv" if args.csv else "markdown"
-    try:
-        if args.output is not None:
-            write_text(args.output, in_format(comparison, format_of(args.output, shown)))
-        if args.plot is not None:
-            comparison.plot(args.plot)
-    finally:
-        print(in_format(comparison, shown), end="")
+    hand_out(comparison, args)
     if comparison.interrupted:
         say("interrupted; these are the cells so far")
         return INTERRUPTED

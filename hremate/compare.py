@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hremate._answers import BOUND_SECONDS
 from hremate._arguments import seed_number
 from hremate._comparison import Comparison, Grid, Outcome, Row, Summary, Unanswered
 from hremate._files import Source, named
@@ -22,7 +23,7 @@ from hremate.errors import MethodError, MissingExtraError
 from hremate.graph import Graph
 from hremate.io import read_graph
 from hremate.result import Result, Status
-from hremate.solve import BOUND_SECONDS, solve
+from hremate.solve import solve
 from hremate.solvers.base import Deadline
 from hremate.solvers.registry import METHODS, get_method, make_params
 

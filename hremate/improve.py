@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from hremate._answers import Polishing, best_of, larger, refined, with_bounds, without_search
+from hremate._answers import Polishing, best_of, bound_time, larger, refined, with_bounds, without_search
 from hremate._arguments import budget_bytes, new_run
-from hremate.bounds import memory_lower_bound, time_lower_bound
+from hremate.bounds import memory_lower_bound
 from hremate.graph import Graph
 from hremate.result import Result
 from hremate.schedule import Schedule
 from hremate.simulate import simulate
-from hremate.solve import BOUND_SECONDS, BOUND_SHARE
 from hremate.solvers.base import finish
 from hremate.solvers.polish import PolishParams
 
@@ -77,15 +76,10 @@ def improve(
     floor = memory_lower_bound(graph)
     result = without_search(graph, limit, run, "improve", known, costs, floor)
     if result is None:
-        seconds = min(BOUND_SECONDS, BOUND_SHARE * run.deadline.remaining)
-        if lower_bound is None:
-            bound = time_lower_bound(graph, limit, deadline=run.deadline.within(seconds), seed=run.seed)
-            lower_bound = bound.time
-            if bound.order is not None:
-                known.append(bound.order)
-                costs.append(simulate(graph, bound.order))
-        run.lower_bound = lower_bound
-        run.stats.seconds["bound"] = run.deadline.elapsed
+        lower_bound = bound_time(graph, limit, run, lower_bound)
+        if run.bound_order is not None:
+            known.append(run.bound_order)
+            costs.append(simulate(graph, run.bound_order))
         result = best_of(graph, finish(graph, limit, run, "improve", given.order), run, known, costs)
         if result.solved and result.time is not None:
             run.record(result.time)

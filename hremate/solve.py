@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hremate._answers import Polishing, best_of, larger, refined, with_bounds, without_search
+from hremate._answers import Polishing, best_of, bound_time, larger, refined, with_bounds, without_search
 from hremate._arguments import budget_bytes, new_run, seconds_or_none
-from hremate.bounds import memory_lower_bound, time_lower_bound
+from hremate.bounds import memory_lower_bound
 from hremate.errors import MethodError
 from hremate.graph import Graph
 from hremate.result import Result
@@ -20,8 +20,6 @@ from hremate.solvers.base import Deadline, Run
 from hremate.solvers.polish import PolishParams
 from hremate.solvers.registry import Method, get_method, make_params
 
-#: Seconds, and share of the time limit, that the bound on time may take.
-BOUND_SECONDS, BOUND_SHARE = 20.0, 0.25
 #: Methods that are polished by default; the share of the time left that is the method's; and what is done
 #: where there is no time limit.
 POLISHED = ("hierarchical",)
@@ -119,13 +117,7 @@ def solve(
 
     result = without_search(graph, limit, run, entry.name, known, costs, floor)
     if result is None:
-        # The bound comes first and takes a small share of the time, so that the deadline holds.
-        seconds = min(BOUND_SECONDS, BOUND_SHARE * run.deadline.remaining)
-        if lower_bound is None:
-            bound = time_lower_bound(graph, limit, deadline=run.deadline.within(seconds), seed=run.seed)
-            lower_bound, run.bounded, run.bound_order = bound.time, True, bound.order
-        run.lower_bound = lower_bound
-        run.stats.seconds["bound"] = run.deadline.elapsed
+        lower_bound = bound_time(graph, limit, run, lower_bound)
         deadline = run.deadline
         run.deadline = deadline.shortened(_method_seconds(deadline, polish, polishing))
         result = entry.load().solve(graph, limit, run, params)

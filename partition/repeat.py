@@ -9,6 +9,7 @@ import numpy as np
 from hremate.graph import FloatArray, Graph, IntArray
 from hremate.partition.cuts import crossing_bytes, cut_sequence, homes
 from hremate.partition.evaluate import evaluate, type_codes
+from hremate.partition.intervals import intervals
 from hremate.partition.pairing import paired
 from hremate.partition.phases import split_position
 from hremate.partition.tree import BlockTree
@@ -56,12 +57,11 @@ def repeat(graph: Graph, n_blocks: int, *, split: int | None = None) -> BlockTre
     """
     split = split_position(graph) if split is None else split
     order = np.arange(split)
-    anywhere = cut_sequence(graph, order, n_blocks)
-    assert anywhere is not None, "cuts anywhere and of any size always leave a choice"
+    anywhere = intervals(graph, n_blocks, split=split)
     average = split / n_blocks
     found = stretches(windows(graph, split), int(SHORTEST * average))
     cross = crossing_bytes(graph, order)
-    best, best_key = paired(graph, homes(order, anywhere)), (np.inf, np.inf)
+    best, best_key = anywhere, (np.inf, np.inf)
     for more in (0, 1):
         for offset in range(OFFSETS):
             allowed = np.ones(split, np.bool_)

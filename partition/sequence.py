@@ -6,6 +6,7 @@ import numpy as np
 
 from hremate.graph import Graph, IntArray
 from hremate.partition.cuts import SIZES, cut_sequence, homes
+from hremate.partition.intervals import intervals
 from hremate.partition.pairing import paired
 from hremate.partition.phases import split_position
 from hremate.partition.tree import BlockTree
@@ -47,11 +48,8 @@ def sequence(graph: Graph, n_blocks: int, *, split: int | None = None) -> BlockT
         allowed = 1 + np.flatnonzero(count <= widths[2**tries - 1])
         cuts = cut_sequence(graph, order, n_blocks, allowed, SIZES[:1])
         if cuts is not None:
-            break
-    else:
-        cuts = cut_sequence(graph, order, n_blocks)
-    assert cuts is not None, "cuts anywhere and of any size always leave a choice"
-    return paired(graph, homes(order, cuts))
+            return paired(graph, homes(order, cuts))
+    return intervals(graph, n_blocks, split=split)
 
 
 def crossing_tensors(graph: Graph, split: int) -> IntArray:

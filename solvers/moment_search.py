@@ -17,7 +17,7 @@ from hremate.graph import FloatArray, Graph, IntArray
 from hremate.simulate import step_memory
 from hremate.solvers._moment_kernel import mark_relatives
 from hremate.solvers.base import Deadline
-from hremate.solvers.moments import MomentsModel, build_moments, emit_moments, spans
+from hremate.solvers.moments import MomentsModel, build_moments, emit_moments
 from hremate.solvers.repair import repair
 from hremate.solvers.scip import FINE_FEASTOL, MilpResult, MilpSolver, MilpStatus
 
@@ -83,7 +83,7 @@ def search_moments(
             break  # a weaker bound is a bound
         if result.x is None or order is None:
             break
-        new = _overlooked(graph, order, budget, moments) if number < rounds else None
+        new = _overlooked(graph, order, budget, model) if number < rounds else None
         if new is None:
             if result.status is not MilpStatus.OPTIMAL and not deadline.expired:
                 with suppress(SolverError):
@@ -123,14 +123,13 @@ def _weigh(
     return result, order
 
 
-def _overlooked(graph: Graph, order: IntArray, budget: int, moments: list[int]) -> int | None:
+def _overlooked(graph: Graph, order: IntArray, budget: int, model: MomentsModel) -> int | None:
     """The first run to add: far over the budget, its op before or after nearly all others in any order."""
     over = step_memory(graph, order) - budget
     if over.max() <= 0:
         return None
-    after, by = spans(graph, moments)
     runs, first_step = np.unique(order, return_index=True)
-    candidates = runs[(over[first_step] > 0) & (by - after == 1)[runs]]
+    candidates = runs[(over[first_step] > 0) & (model.by - model.after == 1)[runs]]
     excess = np.zeros(graph.n_ops)
     excess[runs] = over[first_step]
     candidates = candidates[np.argsort(-excess[candidates], kind="stable")][:LOOKED_AT]

@@ -32,6 +32,9 @@ class MomentsModel:
     milp: Milp
     #: Ops at whose first runs memory counts, int64[K].
     moments: IntArray
+    #: Where the first run of each op can be, see `spans`; int64[n] each.
+    after: IntArray
+    by: IntArray
     #: Variable of "runs in window j", -1 for never and -2 for always, int64[K+1, n].
     run: IntArray
     #: Variable of "there when window j begins", likewise; int64[K+1, m] (row 0: nothing is).
@@ -136,7 +139,9 @@ def build_moments(graph: Graph, budget: int, moments: Sequence[int], unit: float
     end = np.full(m, _ZERO, np.int64)
     end[graph.outputs] = _ONE
     _link(builder, graph, end, keep[count], run[count])
-    return MomentsModel(builder.build(), np.asarray(moments, np.int64), run, keep, besides, unit, first_runs)
+    return MomentsModel(
+        builder.build(), np.asarray(moments, np.int64), after, by, run, keep, besides, unit, first_runs
+    )
 
 
 def _link(builder: MilpBuilder, graph: Graph, there: IntArray, keep: IntArray, run: IntArray) -> None:
@@ -182,7 +187,6 @@ def emit_moments(graph: Graph, model: MomentsModel, x: FloatArray) -> IntArray:
     It is valid, unless a `once` op runs twice in it; its peak may exceed the budget between the moments.
     """
     run, keep = _values(model.run, x), _values(model.keep, x)
-    after, by = spans(graph, model.moments)
     n = graph.n_ops
     arrays = graph.in_ptr, graph.in_idx, graph.out_ptr, graph.producer
     stack, ignored = np.empty(n + 1, np.int64), np.zeros(n, np.bool_)
@@ -193,7 +197,7 @@ def emit_moments(graph: Graph, model: MomentsModel, x: FloatArray) -> IntArray:
         have = keep[j].copy()
         last = j == len(model.moments)
         wanted = graph.is_output if last else keep[j + 1]
-        first_runs = run[j] & ~ran & (by != after)
+        first_runs = run[j] & ~ran & (model.by != model.after)
         begin = length
         for op in np.flatnonzero(first_runs).tolist():
             if not ran[op]:
