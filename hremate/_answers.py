@@ -13,7 +13,7 @@ from hremate.result import Result, Status
 from hremate.schedule import Schedule
 from hremate.simulate import Simulation, simulate
 from hremate.solvers.base import Run, finish
-from hremate.solvers.incumbent import OPTIMAL_GAP
+from hremate.solvers.incumbent import OPTIMAL_GAP, meets
 from hremate.solvers.polish import PolishParams, polish
 from hremate.solvers.repair import repair
 
@@ -110,7 +110,7 @@ def refined(graph: Graph, result: Result, run: Run, polishing: Polishing | None)
     What is proved best is left alone, by polish only if the proof is for any order. So is `none`, a
     statement about the given order. `stats.stage_time` gets the time after each stage.
     """
-    optimal = result.solved and result.time is not None and result.time <= run.lower_bound
+    optimal = result.solved and result.time is not None and meets(graph, result.time, run.lower_bound)
     settled = optimal or result.status in (Status.OPTIMAL, Status.INFEASIBLE)
     if result.schedule is None or result.method == "none":
         return result

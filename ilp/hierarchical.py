@@ -35,7 +35,7 @@ from hremate.solvers.cut import Params as CutParams
 from hremate.solvers.cut import cut_search
 from hremate.solvers.cut_model import Cut, moment_problem, solve_cut
 from hremate.solvers.exact import solve_staged
-from hremate.solvers.incumbent import OPTIMAL_GAP
+from hremate.solvers.incumbent import OPTIMAL_GAP, meets
 from hremate.solvers.repair import repair
 
 #: Graphs of up to this many ops are one leaf.
@@ -269,7 +269,7 @@ class _Search:
 
     def optimal(self, order: IntArray) -> bool:
         """Whether a schedule meets the bound on time."""
-        return self.fits(order) and float(self.graph.time[order].sum()) <= self.run.lower_bound
+        return self.fits(order) and meets(self.graph, self.graph.time[order].sum(), self.run.lower_bound)
 
     def search_beam(self) -> None:
         with timed(self.run, "beam"):

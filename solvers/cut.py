@@ -22,6 +22,7 @@ from hremate.simulate import step_memory
 from hremate.solvers._emit_kernel import emit, sequence_moment
 from hremate.solvers.base import Run, finish
 from hremate.solvers.cut_model import Cut, CutProblem, prove_cut, solve_cut
+from hremate.solvers.incumbent import meets
 from hremate.solvers.repair import repair
 from hremate.solvers.time_bound import SEVERAL_WEIGHT, time_lower_bound
 
@@ -97,7 +98,7 @@ class _Cuts:
 
     def run_moments(self) -> None:
         """The schedule that several moments at once suggest, where the one at hand may be improved."""
-        if not self.rank[0] and self.rank[1] <= self.run.lower_bound:
+        if not self.rank[0] and meets(self.graph, self.rank[1], self.run.lower_bound):
             return
         order = self.run.bound_order
         if not self.run.bounded and self.params.moments and self.weight <= SEVERAL_WEIGHT:

@@ -14,6 +14,11 @@ from hremate.solvers.base import Run
 OPTIMAL_GAP = 1e-9
 
 
+def meets(graph: Graph, time: float, lower_bound: float) -> bool:
+    """Whether a schedule of this time is optimal by this bound; the order of a sum does not count."""
+    return time <= lower_bound + OPTIMAL_GAP * graph.total_time
+
+
 class Incumbent:
     """The best schedule within a budget among those offered, and the one of the smallest peak.
 
@@ -48,7 +53,7 @@ class Incumbent:
     @property
     def meets_bound(self) -> bool:
         """Whether nothing is left to gain."""
-        return self.time <= self.lower_bound + OPTIMAL_GAP * self._graph.total_time
+        return meets(self._graph, self.time, self.lower_bound)
 
     def offer(self, order: IntArray) -> int:
         """Consider a valid schedule; return by how many bytes it exceeds the budget."""

@@ -103,6 +103,15 @@ def test_a_flat_schedule_that_is_proved_optimal_ends_the_search() -> None:
     assert "h-ilp" in alone.stats.stage_time and alone.time >= result.time
 
 
+def test_a_flat_start_a_rounding_above_the_bound_is_the_answer() -> None:
+    """The bound and the time are sums in different orders; the H-ILP is not to look for the difference."""
+    graph = hr.generate("transformer", 120, 1)
+    flat = hr.solve(graph, "60%", "cut")
+    assert flat.status is hr.Status.OPTIMAL
+    result = hr.solve(graph, "60%", lower_bound=flat.time * (1 - 1e-14), **ALONE)
+    assert "h-ilp" not in result.stats.seconds and result.time == flat.time
+
+
 def test_no_time_at_all_still_gives_the_smallest_peak_known() -> None:
     graph = hr.generate("transformer", 200, 1)
     result = hr.solve(graph, "50%", time_limit=0)

@@ -6,7 +6,7 @@ import numpy as np
 
 from hremate import Graph, Op, Schedule
 from hremate.solvers.base import Run
-from hremate.solvers.incumbent import Incumbent, announcer
+from hremate.solvers.incumbent import Incumbent, announcer, meets
 
 
 def skip() -> Graph:
@@ -21,6 +21,10 @@ def skip() -> Graph:
 
 
 GIVEN, AGAIN = np.array([0, 1, 2, 3]), np.array([0, 1, 2, 0, 3])
+
+
+def test_a_time_summed_in_another_order_still_meets_the_bound() -> None:
+    assert meets(skip(), np.nextafter(5.0, 6.0), 5.0) and not meets(skip(), 5.001, 5.0)
 
 
 def test_only_what_fits_and_is_quicker_counts() -> None:
