@@ -217,6 +217,41 @@ def test_autocast_is_part_of_the_captured_step() -> None:
         module(*args)
 
 
+class Repeated(nn.Module):
+    """One layer, several times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            x = self.layer(x).tanh()
+        return x.float().pow(2).mean()
+
+
+def test_a_weight_used_often_is_cast_once_within_the_budget() -> None:
+    """The gradients of its uses are added up in bfloat16 then, so a second cast would give other bits."""
+    model, scheduled, args = models.pair(lambda: (Repeated(), (torch.randn(16, 32),)))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        graph = ht.capture(scheduled, args)
+        casts = [i for i in range(graph.n_ops) if "layer.weight" in graph.op(i).inputs]
+        assert len(casts) == 1
+        result = hr.solve(graph, "70%", "cut")
+        module = ht.apply(scheduled, graph, result.schedule)
+        expected = model(*args)
+    for _ in range(2):
+        scheduled.zero_grad()
+        with ht.MemoryMeter() as meter:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                found = module(*args)
+            found.backward()
+    expected.backward()
+    assert torch.equal(expected, found)
+    models.assert_same_state(model, scheduled)
+    assert abs(meter.peak(p.grad for p in scheduled.parameters()) - result.peak) <= 64
+
+
 class WithLogits(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -66,6 +66,59 @@ def attention(layers: Any, x: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, q, q, is_causal=True)
 
 
+def twice_under_autocast(layers: Any, x: torch.Tensor) -> torch.Tensor:
+    """Eager mode casts the weights once; their gradients are then added up in bfloat16."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return layers[0](layers[0](x).tanh()).float()
+
+
+def views_in_place(layers: Any, x: torch.Tensor) -> torch.Tensor:
+    y = layers[0](x)
+    y[:, :4].mul_(3)
+    y.t()[2].add_(1)
+    y[0].tanh_()
+    z = torch.zeros_like(y).copy_(y)
+    z[:2].copy_(y[2:])
+    return layers[1](z.fill_diagonal_(1.0)).clone().masked_fill_(y > 0.5, 2.0)
+
+
+def linear_algebra(layers: Any, x: torch.Tensor) -> torch.Tensor:
+    y = layers[0](x)
+    a = y @ y.t() + 5 * torch.eye(4)
+    return torch.linalg.solve(a, x) + torch.linalg.cholesky(a).sum() + torch.logdet(a)
+
+
+def strided_draws(layers: Any, x: torch.Tensor) -> torch.Tensor:
+    """Each fills memory that is not in rows, where the order of the numbers shows."""
+    y = layers[0](x).t()
+    draws = [
+        torch.empty_like(y).geometric_(0.4), torch.empty_like(y).random_(0, 9),
+        torch.empty_like(y).random_(5), torch.empty_like(y).log_normal_(),
+        torch.empty_like(y).cauchy_().clamp(-2, 2),
+        torch.empty_like(y).bernoulli_(torch.full_like(y, 0.3)), torch.rand_like(y), F.dropout(y),
+        torch.normal(y.detach(), 1.0), F.gumbel_softmax(y), torch.randperm(8)[:, None] * y,
+    ]  # fmt: skip
+    return torch.stack(draws).sum(0)
+
+
+def spectrum(layers: Any, x: torch.Tensor) -> torch.Tensor:
+    z = torch.fft.fft(layers[0](x))
+    return (z * z.conj()).real + z.angle() + torch.view_as_real(z).abs().mean()
+
+
+def gradient_penalty(layers: Any, x: torch.Tensor) -> torch.Tensor:
+    x = x.clone().requires_grad_()
+    y = layers[0](x).tanh()
+    (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    return y + slope.pow(2).sum()
+
+
+def hooked(layers: Any, x: torch.Tensor) -> torch.Tensor:
+    y = layers[0](x)
+    y.register_hook(lambda gradient: gradient * 3)
+    return y.tanh()
+
+
 def channels_last() -> nn.Module:
     body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout2d(0.2))
     return body.to(memory_format=torch.channels_last)
@@ -110,6 +163,29 @@ CASES: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {
     "instance norm": lambda: (
         Net(lambda m, x: m[0](x), nn.InstanceNorm2d(4, affine=True, track_running_stats=True)),
         (torch.randn(2, 4, 5, 5),),
+    ),
+    "cast once by autocast": lambda: (Net(twice_under_autocast, linear()), (rows(),)),
+    "views in place": lambda: (Net(views_in_place, linear(), linear()), (rows(),)),
+    "linear algebra": lambda: (Net(linear_algebra, linear()), (rows(),)),
+    "draws into other strides": lambda: (Net(strided_draws, linear()), (rows(),)),
+    "complex": lambda: (Net(spectrum, linear()), (rows(),)),
+    "second derivatives inside": lambda: (Net(gradient_penalty, linear()), (rows(),)),
+    "hook on an activation": lambda: (Net(hooked, linear()), (rows(),)),
+    "bfloat16": lambda: (
+        Net(lambda m, x: m[0](x), nn.Sequential(linear(), nn.GELU(), nn.LayerNorm(8)).bfloat16()),
+        (rows().bfloat16(),),
+    ),
+    "gru": lambda: (
+        Net(lambda m, x: m[0](x)[0], nn.GRU(8, 8, bidirectional=True, batch_first=True)),
+        (torch.randn(2, 3, 8),),
+    ),
+    "empty tensors": lambda: (Net(lambda m, x: torch.cat([m[0](x), m[0](x[:0])]), linear()), (rows(),)),
+    "transposed input": lambda: (Net(lambda m, x: m[0](x), linear()), (torch.randn(8, 4).t(),)),
+    "tied and transposed": lambda: (
+        Net(lambda m, x: F.linear(m[0](x), m[0].weight.t()) + x @ m[0].weight, linear()), (rows(),),
+    ),
+    "frozen layer": lambda: (
+        Net(lambda m, x: m[1](m[0](x).relu()), linear().requires_grad_(False), linear()), (rows(),),
     ),
     "embedding bag": lambda: (
         Net(lambda m, x: m[0](x), nn.EmbeddingBag(10, 8)), (torch.randint(0, 10, (3, 4)),),
@@ -161,6 +237,26 @@ def test_statistics_that_a_kernel_writes_unasked_are_written_once(monkeypatch: p
     graph = ht.capture(scheduled, args)
     models.train(model, args)
     models.train(ht.apply(scheduled, graph, models.everything_again(graph)), args)
+    models.assert_same_state(model, scheduled)
+
+
+def test_a_scheduled_module_trains_inside_distributed_data_parallel() -> None:
+    distributed = pytest.importorskip("torch.distributed", reason="PyTorch was built without collectives")
+    if not distributed.is_gloo_available():
+        pytest.skip("PyTorch was built without gloo")
+    model, scheduled, args = models.pair(lambda: models.mlp(2))
+    graph = ht.capture(scheduled, args)
+    module = ht.apply(scheduled, graph, models.everything_again(graph))
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        held = nn.parallel.DistributedDataParallel(module)
+        losses, _ = models.train(model, args)
+        found, _ = models.train(held, args)
+        with pytest.raises(ht.CaptureError, match="is a DistributedDataParallel; capture the module inside"):
+            ht.capture(nn.parallel.DistributedDataParallel(model), args)
+    finally:
+        distributed.destroy_process_group()
+    assert all(torch.equal(a, b) for a, b in zip(losses, found, strict=True))
     models.assert_same_state(model, scheduled)
 
 

@@ -6,20 +6,23 @@ proxy mode above fake tensors, with autograd on top. Tracing here rather than th
 parameters without a gradient and outputs that are no scalar, and applies no decomposition: the ops are those
 that eager mode dispatches, so that running them again gives the same bits.
 
-Works on PyTorch 2.4 and later.
+Tested on PyTorch 2.12.1, 2.13.0 and 2.14.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, make_fx
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from hremate.torch._ops import IN_PLACE_DRAWS
 
 #: What is used of it below has no types.
 _private: Any = torch
@@ -59,9 +62,16 @@ class NodeMarker:
 
 
 def trace(
-    function: Trace, inputs: Sequence[Any], mode: FakeTensorMode, *, compiling: bool = False
+    function: Trace,
+    inputs: Sequence[Any],
+    leaves: Sequence[bool],
+    mode: FakeTensorMode,
+    *,
+    compiling: bool = False,
 ) -> torch.fx.GraphModule:
     """The functional fx graph of `function(tensors, marker)` at the fake tensors `inputs`.
+
+    `leaves` tells which of them are leaves of autograd in eager mode, which makes a difference to autocast.
 
     `function` may run autograd and modify tensors in place; it returns a list of tensors and Nones, which
     becomes the output of the graph. A tensor that was modified in place is returned with its last value.
@@ -75,8 +85,8 @@ def trace(
         below = torch._C._ExcludeDispatchKeyGuard(
             torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
         )
-        with below, FunctionalTensorMode(), _ConstantReads(proxies.tracer):
-            wrapped = [FunctionalTensor.to_functional(t) for t in tensors]
+        with below, FunctionalTensorMode(), _Interceptions(proxies.tracer), _autocast_cache():
+            wrapped = [_wrapped(t, leaf) for t, leaf in zip(tensors, leaves, strict=True)]
             return [_unwrapped(t) for t in function(wrapped, marker)]
 
     with ExitStack() as stack:
@@ -88,10 +98,17 @@ def trace(
         return make_fx(functional, decomposition_table=IN_PLACE_DRAWS)(*inputs)
 
 
-class _ConstantReads(TorchDispatchMode):
-    """Lets Python read (`item`, `if`) tensors whose values no input determines, such as `arange(n)`.
+class UnknownTensorUse(Exception):
+    """The traced function uses a tensor that is none of its inputs in a way that a trace cannot follow."""
 
-    They are computed for good, from the nodes that made them. Reading any other tensor fails.
+
+class _Interceptions(TorchDispatchMode):
+    """What the modes below do not do as it is needed here.
+
+    - Python may read (`item`, `if`) tensors whose values no input determines, such as `arange(n)`: they are
+      computed for good, from the nodes that made them. Reading any other tensor fails.
+    - The checks of `torch.linalg` become an op without outputs.
+    - A tensor that is no input of the trace is a constant: it may neither be modified nor require a gradient.
     """
 
     def __init__(self, tracer: Any) -> None:
@@ -99,13 +116,34 @@ class _ConstantReads(TorchDispatchMode):
         self._tracer = tracer
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FunctionalTensor):
             slot = get_proxy_slot(_unwrapped(args[0]), self._tracer, None)
             if slot is not None:
                 value = self._computed(slot.proxy.node)
                 if value is not None:
                     return value.item()
-        return func(*args, **(kwargs or {}))
+        elif func is torch.ops.aten._linalg_check_errors.default:
+            return torch.ops.hremate.check(args[0], args[1], kwargs["is_matrix"])
+        self._refuse_constants(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _refuse_constants(self, func: Any, args: Any, kwargs: Any) -> None:
+        constants = filter(_is_constant, tree_leaves((args, kwargs)))
+        if torch.is_grad_enabled() and any(t.requires_grad for t in constants):
+            raise UnknownTensorUse(
+                "it uses a tensor that requires a gradient and is no parameter of the model; register it"
+            )
+        schema = func._schema
+        if schema.is_mutable:
+            for k, argument in enumerate(schema.arguments):
+                if argument.alias_info is None or not argument.alias_info.is_write:
+                    continue
+                target = kwargs.get(argument.name, args[k] if k < len(args) else None)
+                if any(map(_is_constant, tree_leaves(target))):
+                    raise UnknownTensorUse(
+                        "it modifies a tensor that is no buffer of the model; use register_buffer"
+                    )
 
     def _computed(self, node: torch.fx.Node) -> torch.Tensor | None:
         """The value of a node, None where it depends on an input or on chance."""
@@ -133,47 +171,31 @@ class _ConstantReads(TorchDispatchMode):
         return values[node]
 
 
-def _draw(method: str, size: Any, stride: Any, dtype: Any, device: Any, args: Any) -> torch.Tensor:
-    fresh = torch.empty_strided(size, stride, dtype=dtype, device=device)
-    result: torch.Tensor = getattr(fresh, method)(*args)
-    return result
+def _is_constant(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not isinstance(value, (FunctionalTensor, FakeTensor))
 
 
-def _fake_draw(method: str, size: Any, stride: Any, dtype: Any, device: Any, args: Any) -> torch.Tensor:
-    return torch.empty_strided(size, stride, dtype=dtype, device=device)
+@contextmanager
+def replaced(model: torch.nn.Module, named: dict[str, torch.Tensor]) -> Iterator[None]:
+    """Run `model` with `named` for its parameters and buffers; those it replaces are in `named` afterwards.
+
+    `torch.func.functional_call` would end before the backward part, which may call modules again
+    (`torch.utils.checkpoint`).
+    """
+    with _private.nn.utils.stateless._reparametrize_module(model, named, tie_weights=True):
+        yield
 
 
-#: Holds the registration of the op below; it ends with the process.
-_LIBRARY = torch.library.Library("hremate", "FRAGMENT")
-_LIBRARY.define(
-    "draw(str method, int[] size, int[] stride, ScalarType dtype, Device device, float[] args) -> Tensor",
-    tags=(torch.Tag.nondeterministic_seeded,),
-)
-_LIBRARY.impl("draw", _draw, "CompositeExplicitAutograd")
-torch.library.register_fake("hremate::draw", _fake_draw, lib=_LIBRARY)
-
-
-def _in_place_draw(method: str) -> Callable[..., torch.Tensor]:
-    def decomposition(like: torch.Tensor, *args: float, generator: Any = None) -> torch.Tensor:
-        if generator is not None:
-            raise NotImplementedError("a random op with a generator of its own cannot be repeated")
-        result: torch.Tensor = torch.ops.hremate.draw(
-            method, like.shape, like.stride(), like.dtype, like.device, [float(a) for a in args]
-        )
-        return result
-
-    return decomposition
-
-
-#: Random ops that overwrite a tensor in place (dropout is one) become functional ops that ignore the strides
-#: of the tensor, and the order in which it is filled with them. Drawing into fresh memory with these
-#: strides is what eager mode does.
-IN_PLACE_DRAWS: Mapping[Any, Callable[..., torch.Tensor]] = {
-    torch.ops.aten.bernoulli.p: _in_place_draw("bernoulli_"),
-    torch.ops.aten.uniform.default: _in_place_draw("uniform_"),
-    torch.ops.aten.normal_functional.default: _in_place_draw("normal_"),
-    torch.ops.aten.exponential.default: _in_place_draw("exponential_"),
-}
+@contextmanager
+def _autocast_cache() -> Iterator[None]:
+    """Cast a weight once, as eager mode does; tracing turns the cache off."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(True)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+        torch.clear_autocast_cache()
 
 
 @contextmanager
@@ -207,6 +229,15 @@ def autograd_nodes(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
             if before is not None and before not in seen:
                 seen.add(before)
                 todo.append(before)
+
+
+def _wrapped(tensor: torch.Tensor, leaf: bool) -> torch.Tensor:
+    if not leaf:
+        return FunctionalTensor.to_functional(tensor)
+    with torch.no_grad():
+        wrapped: torch.Tensor = FunctionalTensor.to_functional(tensor)
+    # Autograd takes what its wrapper computes for no leaf, even without a gradient.
+    return wrapped.detach_().requires_grad_(tensor.requires_grad)
 
 
 def _unwrapped(value: Any) -> Any:

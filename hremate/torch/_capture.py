@@ -12,7 +12,7 @@ from hremate._devices import Device, get_device
 from hremate.graph import Graph, Op
 from hremate.torch._program import Program
 from hremate.torch._scopes import SCOPE
-from hremate.torch._step import Captured, Loss, trace_step
+from hremate.torch._step import Captured, CaptureError, Loss, trace_step
 from hremate.torch.costs import Cost, Profile, Roofline
 
 
@@ -82,7 +82,7 @@ def capture(
         reason. The message names the line.
     """
     spec = None if device is None else get_device(device)
-    captured = trace_step(model, args, dict(kwargs or {}), loss)
+    captured = trace_step(model, args, {} if kwargs is None else kwargs, loss)
     spec = spec or _default_device(model)
     cost: Cost = Profile(spec, 5 if profile is True else int(profile)) if profile else Roofline(spec)
     with torch.random.fork_rng(enabled=bool(profile)):  # ops are measured with random inputs
@@ -91,6 +91,8 @@ def capture(
 
 def _graph(captured: Captured, cost: Cost, name: str, source: str) -> CapturedGraph:
     program = captured.program
+    if not program.ops:
+        raise CaptureError("the model computes nothing: no op makes any tensor that it returns")
     leaf_names = _leaf_names(captured)
     sizes, resident = _accounted(captured)
     tensor_names = []
@@ -150,17 +152,17 @@ def _accounted(captured: Captured) -> tuple[list[int], int]:
     sizes = list(program.sizes)
     n_parameters = len(captured.signature.parameters)
     leaves = captured.signature.leaves
-    resident = sum(_leaf_bytes(leaf) for leaf in leaves)
+    resident = sum(leaf.nbytes for leaf in leaves)
     resident += sum(t.untyped_storage().nbytes() for t in program.constants)
     given = {x for r in captured.outputs for x in r.reads}
     start = min(captured.tangents, default=len(program.ops))
     for i, gradient in captured.gradients:
         if i >= n_parameters:
             continue
-        resident += _leaf_bytes(leaves[i])
+        resident += leaves[i].nbytes
         for x in gradient.reads:
             made_by = program.tensors[x - program.n_leaves][0]
-            if x not in given and made_by >= start and sizes[x - program.n_leaves] <= _leaf_bytes(leaves[i]):
+            if x not in given and made_by >= start and sizes[x - program.n_leaves] <= leaves[i].nbytes:
                 sizes[x - program.n_leaves] = 0
     if not captured.has_loss:  # the caller brings the gradients of the outputs
         for i in captured.tangents:
@@ -216,11 +218,6 @@ def _leaf_names(captured: Captured) -> list[str]:
     n_inputs = captured.program.n_placeholders - len(names)
     names += [f"input.{k}" for k in range(n_inputs)]
     return names + [f"constant.{k}" for k in range(len(captured.program.constants))]
-
-
-def _leaf_bytes(leaf: Any) -> int:
-    shape, dtype = leaf[0], leaf[1]
-    return int(torch.Size(shape).numel()) * int(dtype.itemsize)
 
 
 def _default_device(model: torch.nn.Module) -> Device:

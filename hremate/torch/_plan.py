@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
+from pickle import PicklingError
 from typing import Any
 
 import numpy as np
 import torch
 
-from hremate.torch._program import Instruction, Result, Slot, TracedOp
+from hremate.torch._instruction import Instruction
+from hremate.torch._program import Result, TracedOp
 from hremate.torch._step import Captured
 
 
@@ -59,6 +61,11 @@ class Plan:
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
         """A plan never changes, so that copies of a module share it."""
         return self
+
+    def __reduce__(self) -> Any:
+        raise PicklingError(
+            "a scheduled module cannot be pickled; save module.module and module.schedule, and apply it again"
+        )
 
 
 def make_plan(captured: Captured, order: Iterable[int]) -> Plan:
@@ -239,7 +246,7 @@ class Run:
     def _compute(self, op: TracedOp) -> None:
         env = self._env
         for instruction in op.instructions:
-            value = instruction.function(*_filled(instruction.args, env), **_filled(instruction.kwargs, env))
+            value = instruction.run(env)
             if instruction.slot is not None:
                 env[instruction.slot] = value
         program = self._plan.captured.program
@@ -249,13 +256,12 @@ class Run:
             if made is not None and made.untyped_storage().nbytes() > program.sizes[slot - program.n_leaves]:
                 made = _compact(made, program.sizes[slot - program.n_leaves])
             env[slot] = made
-        self._forget_views(op.instructions)
+        if len(op.instructions) > 1:
+            self._forget_views(op.instructions)
 
     def _value(self, result: Result) -> Any:
         for instruction in result.instructions:
-            self._env[instruction.slot or 0] = instruction.function(
-                *_filled(instruction.args, self._env), **_filled(instruction.kwargs, self._env)
-            )
+            self._env[instruction.slot or 0] = instruction.run(self._env)
         value = self._env[result.slot]
         self._forget_views(result.instructions)
         return value
@@ -264,18 +270,6 @@ class Run:
         for instruction in instructions:
             if instruction.slot is not None:
                 self._env[instruction.slot] = None
-
-
-def _filled(template: Any, env: list[Any]) -> Any:
-    """`template` with values in the places of slots."""
-    kind = type(template)
-    if kind is Slot:
-        return env[template]
-    if kind is list or kind is tuple:
-        return kind(_filled(t, env) for t in template)
-    if kind is dict:
-        return {key: _filled(t, env) for key, t in template.items()}
-    return template
 
 
 def _compact(tensor: torch.Tensor, nbytes: int) -> torch.Tensor:

@@ -8,7 +8,6 @@ their base whenever they are needed and cost nothing.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,27 +15,14 @@ import torch
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
+from hremate.torch._instruction import Instruction, Slot
+
 #: Batch norms; arguments 3 and 4 are the running statistics, 5 is the flag `training`.
 _BATCH_NORMS = {"aten._native_batch_norm_legit_functional.default"}
 #: The same, with running statistics that are written behind the back of their schemas.
 _WRITING_BATCH_NORMS = {"aten.cudnn_batch_norm.default", "aten.miopen_batch_norm.default"}
 #: Op libraries whose ops talk to other processes: never run twice.
 _COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional")
-
-
-class Slot(int):
-    """A place in the environment of a run, standing for its value among the arguments of an op."""
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One call: a view, or the op itself."""
-
-    function: Callable[..., Any]
-    args: Any
-    kwargs: Any
-    #: Where a view goes; None for the op itself.
-    slot: int | None
 
 
 @dataclass
@@ -226,7 +212,7 @@ class _Builder:
 
     def _instruction(self, node: Node, slot: int | None) -> Instruction:
         function: Any = node.target
-        return Instruction(function, self._fill(node.args), self._fill(node.kwargs), slot)
+        return Instruction.of(function, self._fill(node.args), self._fill(node.kwargs), slot)
 
     def _running_statistics(self, node: Node, kinds: set[str]) -> frozenset[int]:
         """Leaves that are the running statistics of a batch norm in training mode of one of `kinds`.
@@ -292,12 +278,18 @@ def _live_nodes(nodes: list[Node]) -> set[Node]:
     """The nodes that something depends on: results, random draws and ops without outputs."""
     live: set[Node] = set()
     for node in reversed(nodes):
-        effect = node.op == "call_function" and (is_random(node) or getattr(node.target, "namespace", "") in
-                                                 _COLLECTIVES)  # fmt: skip
-        if node.op == "output" or effect or node in live:
+        if node.op == "output" or node in live or _has_effect(node):
             live.add(node)
             live.update(node.all_input_nodes)
     return live
+
+
+def _has_effect(node: Node) -> bool:
+    if node.op != "call_function":
+        return False
+    schema = getattr(node.target, "_schema", None)
+    collective = getattr(node.target, "namespace", "") in _COLLECTIVES
+    return is_random(node) or collective or (schema is not None and not schema.returns)
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

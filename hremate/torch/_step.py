@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,18 @@ from torch.utils import _pytree as pytree
 
 from hremate.errors import GraphError
 from hremate.torch import _aot
+from hremate.torch._attributes import Attributes
+from hremate.torch._description import Description, autocast_state, describe
 from hremate.torch._program import Program, Result, build
 from hremate.torch._scopes import Scopes
 
 _log = logging.getLogger("hremate")
 
 Loss = Callable[..., torch.Tensor]
+
+
+#: What to do about a forward part that is repeated in the backward part.
+_CHECKPOINT = "if that is torch.utils.checkpoint, switch it off: a schedule takes its place"
 
 
 class CaptureError(GraphError):
@@ -41,7 +48,7 @@ class Signature:
     in_leaves: tuple[Any, ...]
     out_leaves: tuple[Any, ...]
     #: `describe` of weights, buffers and input tensors, in the order of the placeholders.
-    leaves: tuple[Any, ...]
+    leaves: tuple[Description, ...]
     #: (device type, dtype) of autocast where it was on.
     autocast: tuple[Any, ...]
     #: Training flag of each module.
@@ -75,10 +82,9 @@ class Captured:
         return bool(self.outputs[self.differentiable[0]].node.meta["val"].numel() == 1)
 
 
-def trace_step(model: torch.nn.Module, args: Any, kwargs: dict[str, Any], loss: Loss | None) -> Captured:
+def trace_step(model: torch.nn.Module, args: Any, kwargs: Mapping[str, Any], loss: Loss | None) -> Captured:
     """Trace one step of `model`, see `capture`."""
-    if not isinstance(model, torch.nn.Module):
-        raise CaptureError(f"expected a torch.nn.Module, not {type(model).__name__}; wrap functions in one")
+    _check(model, kwargs, loss)
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     leaves, in_spec = flatten_call(args, kwargs)
     inputs = [x for x in leaves if isinstance(x, torch.Tensor)]
@@ -86,13 +92,18 @@ def trace_step(model: torch.nn.Module, args: Any, kwargs: dict[str, Any], loss: 
     mode = _aot.fake_mode()
     fakes = [_fake(mode, t) for t in real]
     step = _Step(model, [*parameters, *buffers], len(parameters), leaves, in_spec, loss)
+    attributes = Attributes(model)
+    set_meanwhile: list[tuple[str, Any]] = []
     try:
-        module = _traced(step, fakes, mode)
+        module = _traced(step, fakes, [t.is_leaf for t in real], mode)
         program = build(module.graph, module)
     except CaptureError:
         raise
     except Exception as error:  # whatever the code of the model or PyTorch raises
         raise CaptureError(_explain(error, step.scope)) from error
+    finally:
+        set_meanwhile += attributes.restore()
+    _check_attributes(set_meanwhile, program)
     signature = Signature(
         parameters=tuple(parameters),
         buffers=tuple(buffers),
@@ -104,17 +115,65 @@ def trace_step(model: torch.nn.Module, args: Any, kwargs: dict[str, Any], loss: 
         autocast=autocast_state(),
         training=tuple(m.training for m in model.modules()),
     )
-    return _sorted_out(program, signature, step, [*parameters, *buffers])
+    names = [*parameters, *buffers, *(f"input {k}" for k in range(len(inputs)))]
+    captured = _sorted_out(program, signature, step, names)
+    shared = shared_update(captured, real)
+    if shared is not None:
+        raise CaptureError(f"the model modifies {names[shared]!r}, which shares memory with another tensor")
+    return captured
 
 
-def _traced(step: _Step, fakes: list[torch.Tensor], mode: Any) -> torch.fx.GraphModule:
+def _check(model: Any, kwargs: Any, loss: Any) -> None:
+    """Complain about arguments that cannot be right."""
+    if not isinstance(model, torch.nn.Module):
+        raise CaptureError(f"expected a torch.nn.Module, not {type(model).__name__}; wrap functions in one")
+    if loss is not None and not callable(loss):
+        raise CaptureError(f"loss is a {type(loss).__name__}; expected a function of the output of the model")
+    for name, module in model.named_modules():
+        where = f"module {name!r}" if name else "the model"
+        if isinstance(module, torch.jit.ScriptModule):
+            raise CaptureError(f"{where} is a ScriptModule; capture the module that it was made of")
+        kind = type(module).__name__
+        if kind in ("DataParallel", "DistributedDataParallel"):
+            raise CaptureError(f"{where} is a {kind}; capture the module inside and let it hold that")
+        own = [*module._parameters.values(), *module._buffers.values()]
+        if any(torch.nn.parameter.is_lazy(t) for t in own):
+            raise CaptureError(f"{where} is lazy and has no shapes yet; call the model once before")
+        if getattr(module, "sparse", False) is True and isinstance(
+            module, (torch.nn.Embedding, torch.nn.EmbeddingBag)
+        ):
+            raise CaptureError(f"{where} has a sparse gradient; only dense tensors can be captured")
+
+
+def _check_attributes(set_meanwhile: list[tuple[str, Any]], program: Program) -> None:
+    read = {t.untyped_storage()._cdata for t in program.constants}
+    for path, value in set_meanwhile:
+        if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata in read:
+            raise CaptureError(
+                f"the model reads its attribute {path!r} and replaces it in forward; make it a buffer"
+            )
+        _log.warning("the model sets its attribute %r in forward; a schedule does not do that again", path)
+
+
+def shared_update(captured: Captured, tensors: Sequence[torch.Tensor]) -> int | None:
+    """A placeholder that the step modifies and that shares memory with another one."""
+    if not captured.updates:
+        return None
+    count = Counter(t.untyped_storage()._cdata for t in tensors)
+    modified = (i for i, _ in captured.updates if count[tensors[i].untyped_storage()._cdata] > 1)
+    return next(modified, None)
+
+
+def _traced(
+    step: _Step, fakes: list[torch.Tensor], leaves: list[bool], mode: Any
+) -> torch.fx.GraphModule:
     try:
-        return _aot.trace(step, fakes, mode)
+        return _aot.trace(step, fakes, leaves, mode)
     except DataDependentOutputException as error:
         # Libraries avoid reading tensors where `torch.compile` traces them. What they compute instead may
         # differ from eager mode in the last bits.
         try:
-            module = _aot.trace(step, fakes, mode, compiling=True)
+            module = _aot.trace(step, fakes, leaves, mode, compiling=True)
         except DataDependentOutputException:
             raise error from None
         _log.warning("%s; traced as torch.compile would, which avoids it", _explain(error, step.scope))
@@ -156,19 +215,19 @@ class _Step:
         leaves = [next(given) if isinstance(x, torch.Tensor) else x for x in self._leaves]
         args, kwargs = pytree.tree_unflatten(leaves, self._in_spec)
         scopes = self._scopes = Scopes(marker)
-        with scopes.forward(self._model):
-            # Buffers that the model replaces are found in `named` afterwards.
-            result = torch.func.functional_call(self._model, named, args, kwargs)
-            if self._loss is not None:
-                result = self._loss(result)
-        outputs = self._look_at(result)
-        targets = [outputs[i] for i in self.differentiable]
-        wanted = [t for t in tensors if t.requires_grad]
-        tangents = [torch.ones_like(t) for t in targets]
-        found: list[Any] = []
-        if targets:
-            with scopes.backward(targets):
-                found = list(torch.autograd.grad(targets, wanted, tangents, allow_unused=True))
+        with _aot.replaced(self._model, named):
+            with scopes.forward(self._model):
+                result = self._model(*args, **kwargs)
+                if self._loss is not None:
+                    result = self._loss(result)
+            outputs = self._look_at(result)
+            targets = [outputs[i] for i in self.differentiable]
+            wanted = [t for t in tensors if t.requires_grad]
+            tangents = [torch.ones_like(t) for t in targets]
+            found: list[Any] = []
+            if targets:
+                with scopes.backward(targets):
+                    found = list(torch.autograd.grad(targets, wanted, tangents, allow_unused=True))
         last = [named[n] for n in self._names] + tensors[len(self._names) :]
         by_tensor = iter(found)
         gradients = [next(by_tensor) if targets and t.requires_grad else None for t in tensors]
@@ -203,6 +262,8 @@ def _sorted_out(program: Program, signature: Signature, step: _Step, names: Sequ
     for i, _ in updates:
         if i < step.n_parameters:
             raise CaptureError(f"the model modifies its weight {names[i]!r} in forward; make it a buffer")
+        if signature.leaves[i].requires_grad:
+            raise CaptureError(f"the model modifies {names[i]!r}, which requires a gradient; clone it first")
     by_node = {op.node: i for i, op in enumerate(program.ops)}
     captured = Captured(
         program=program,
@@ -214,6 +275,13 @@ def _sorted_out(program: Program, signature: Signature, step: _Step, names: Sequ
         gradients=tuple((i, r) for i, r in enumerate(gradients) if r is not None),
         updates=updates,
     )
+    start = min(captured.tangents, default=len(program.ops))
+    for i, result in updates:
+        if any(program.tensors[x - program.n_leaves][0] >= start for x in result.reads):
+            raise CaptureError(f"the model modifies {names[i]!r} in its backward part; {_CHECKPOINT}")
+    for op in program.ops[start:]:
+        if op.random:
+            raise CaptureError(f"{op.node.name} draws random numbers in the backward part; {_CHECKPOINT}")
     for op in program.ops[: min(captured.tangents, default=0)]:
         op.gradients = True
     # What leaves the step in its forward part is computed there, once.
@@ -229,20 +297,9 @@ def flatten_call(args: Any, kwargs: Mapping[str, Any]) -> tuple[list[Any], pytre
         args = (args,)
     if not isinstance(args, (tuple, list)):
         raise CaptureError(f"args is a {type(args).__name__}; expected a tuple of arguments")
+    if not isinstance(kwargs, Mapping):
+        raise CaptureError(f"kwargs is a {type(kwargs).__name__}; expected a dict of keyword arguments")
     return pytree.tree_flatten((tuple(args), dict(kwargs)))
-
-
-def describe(tensor: torch.Tensor) -> Any:
-    """What a tensor must have in common with the one that was traced."""
-    device = torch.device("cpu") if tensor.device.type == "meta" else tensor.device
-    return (tuple(tensor.shape), tensor.dtype, tensor.requires_grad, device)
-
-
-def autocast_state() -> tuple[Any, ...]:
-    """(device type, dtype) of autocast where it is on."""
-    return tuple(
-        (kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)
-    )
 
 
 def _fake(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -260,6 +317,8 @@ def _explain(error: Exception, scope: str) -> str:
     if scope:
         where = f" in module {scope!r}{where}"
     kind = type(error).__name__
+    if isinstance(error, _aot.UnknownTensorUse):
+        return f"the model cannot be traced: {error}{where}"
     if "DataDependent" in kind or "_local_scalar_dense" in str(error):
         what = "the model branches on the value of a tensor, or reads one into Python"
     else:

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from hremate._devices import Device
+from hremate.errors import InvalidValueError
 
 _log = logging.getLogger("hremate")
 
@@ -36,10 +37,13 @@ class Profile:
     """Microseconds of a node measured on the device of its tensors: the median of `repeats` runs.
 
     Equal ops at equal shapes are measured once. Inputs are zeros for integers (valid as indices) and
-    normally distributed otherwise. An op that cannot be run so takes its roofline time, and that is logged.
+    normally distributed otherwise. In one thread on the CPU the time is that of the thread, which other work
+    on the machine does not change. An op that cannot be run so takes its roofline time, and that is logged.
     """
 
     def __init__(self, fallback: Device, repeats: int = 5) -> None:
+        if repeats < 1:
+            raise InvalidValueError(f"profile is {repeats}; expected at least one run of each op")
         self.fallback = Roofline(fallback)
         self.repeats = repeats
         self._known: dict[Hashable, float] = {}
@@ -59,15 +63,16 @@ class Profile:
         args, kwargs = tree_map(_example, (args, kwargs))
         devices = [t.device for t in _tensors((args, kwargs))]
         cuda = next((d for d in devices if d.type == "cuda"), None)
+        clock = time.perf_counter if cuda is not None or torch.get_num_threads() > 1 else time.thread_time
         times = []
         for _ in range(self.repeats + 1):
             if cuda is not None:
                 torch.cuda.synchronize(cuda)
-            start = time.perf_counter()
+            start = clock()
             target(*args, **kwargs)
             if cuda is not None:
                 torch.cuda.synchronize(cuda)
-            times.append(time.perf_counter() - start)
+            times.append(clock() - start)
         return round(1e6 * statistics.median(times[1:]), 2)  # the first run warms up
 
 

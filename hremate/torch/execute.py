@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 
 from hremate._devices import Device
@@ -20,8 +19,9 @@ from hremate.simulate import simulate
 from hremate.solve import solve
 from hremate.torch import _aot
 from hremate.torch._capture import CapturedGraph, capture
+from hremate.torch._description import autocast_state, describe
 from hremate.torch._plan import Plan, Run, make_plan
-from hremate.torch._step import autocast_state, describe, flatten_call
+from hremate.torch._step import flatten_call, shared_update
 
 
 class ExecutionError(HremateError):
@@ -185,7 +185,11 @@ class RematModule(torch.nn.Module):
         for k, (tensor, known) in enumerate(zip(tensors, signature.leaves, strict=True)):
             if describe(tensor) != known:
                 what = repr(names[k]) if k < len(names) else f"input {k - len(names)}"
-                return f"{what} is {_shown(describe(tensor))}, and {_shown(known)} in the sample"
+                return f"{what} is {describe(tensor)}, and {known} in the sample"
+        shared = shared_update(self._plan.captured, tensors)
+        if shared is not None:
+            what = repr(names[shared]) if shared < len(names) else f"input {shared - len(names)}"
+            return f"{what}, which the model modifies, shares memory with another tensor"
         if autocast_state() != signature.autocast:
             return "autocast is not as it was at the capture"
         if tuple(m.training for m in self.module.modules()) != signature.training:
@@ -215,8 +219,9 @@ class _Scheduled(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise ExecutionError("a scheduled module has no second derivatives (create_graph=True)")
         if ctx.run is None:
             raise ExecutionError(
                 "backward runs a second time, but its tensors are gone; pass retain_graph=True the first time"
@@ -270,9 +275,3 @@ def _same_structure(a: Graph, b: Graph) -> bool:
         np.array_equal(x, y)
         for x, y in ((a.size, b.size), (a.in_ptr, b.in_ptr), (a.in_idx, b.in_idx), (a.outputs, b.outputs))
     )
-
-
-def _shown(description: Any) -> str:
-    shape, dtype, requires_grad, device = description
-    return f"{dtype} {list(shape)} on {device}" + (", requires_grad" if requires_grad else "")
-
