@@ -47,6 +47,8 @@ MEMORY_MODELS = ("coexist", "reuse")
 MAX_TOTAL_BYTES = 2**62
 #: Times are summed over recomputations and multiplied by bytes in float64; the limit keeps both finite.
 MAX_TOTAL_TIME = 1e150
+#: Times are divided by as well, also by those of parts of a graph: an op takes no time or at least so much.
+MIN_TIME = 1e-150
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ class Graph:
         resident_inputs: list[tuple[str, ...]] = []
         unordered: tuple[int, str] | None = None
         for i, op in enumerate(ops):
-            if type(op.time) is not float or not 0 <= op.time < math.inf:
+            if type(op.time) is not float or not (MIN_TIME <= op.time < math.inf or op.time == 0):
                 times.append(_time(op.time, op.name))
             else:
                 times.append(op.time)
@@ -593,6 +595,10 @@ def _time(value: Any, op: str) -> float:
         raise InvalidValueError(f"op {op!r}: time is {_shown(value)}; it must be finite")
     if result < 0:
         raise InvalidValueError(f"op {op!r}: time is {_shown(value)}; it must not be negative")
+    if 0 < result < MIN_TIME:
+        raise InvalidValueError(
+            f"op {op!r}: time is {_shown(value)}; expected 0 or at least {MIN_TIME:g}: take a smaller unit"
+        )
     return result
 
 

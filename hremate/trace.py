@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from hremate._files import Source, write_text
 from hremate._timeline import BANDS, KINDS, MICROSECONDS, timeline
 from hremate.graph import PHASES, Graph
@@ -38,7 +40,8 @@ def trace(
     dict
         `traceEvents` with one slice per step, on the track of its kind, and counters `memory` (bytes),
         `memory by origin` and `budget`. Times are in microseconds by the time unit of the graph (`ns`,
-        `us`, `ms`, `s`); any other unit counts as one microsecond.
+        `us`, `ms`, `s`); any other unit counts as one microsecond. They are whole nanoseconds, the grid of
+        the viewers, on which slices that overlap by a rounding are dropped.
 
     Raises
     ------
@@ -46,8 +49,9 @@ def trace(
         The schedule is not valid for the graph.
     """
     line = timeline(graph, schedule)
-    scale = MICROSECONDS.get(graph.units[0], 1.0)
-    start = (line.start * scale).tolist()
+    moments = np.rint(line.start * (1000.0 * MICROSECONDS.get(graph.units[0], 1.0)))
+    start = (moments / 1000.0).tolist()
+    duration = (np.diff(moments) / 1000.0).tolist()
     events: list[dict[str, Any]] = [_name("process_name", 0, f"{graph.name}, time in {graph.units[0]}")]
     for track, name in enumerate(_TRACKS):
         events.append(_name("thread_name", track + 1, name))
@@ -62,7 +66,7 @@ def trace(
         events.append(
             {
                 "name": graph.op_names[op], "cat": KINDS[kind], "ph": "X", "pid": _PROCESS, "tid": kind + 1,
-                "ts": start[step], "dur": float(graph.time[op]) * scale,
+                "ts": start[step], "dur": duration[step],
                 "args": {
                     "step": step, "op": op, "run": runs[op], "type": graph.op_types[op],
                     "scope": graph.op_scopes[op], "phase": PHASES[phase[op]] if phase[op] >= 0 else None,

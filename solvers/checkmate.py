@@ -16,14 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from hremate.budget import format_bytes
-from hremate.errors import MethodError
-from hremate.graph import FloatArray, Graph
+from hremate.errors import MethodError, SolverError
+from hremate.graph import FloatArray, Graph, IntArray
 from hremate.result import Result, Status
 from hremate.solvers.base import Run, finish
-from hremate.solvers.checkmate_model import build_checkmate_model, counts_exactly
+from hremate.solvers.checkmate_model import CheckmateModel, build_checkmate_model, counts_exactly
 from hremate.solvers.incumbent import Incumbent, announcer
-from hremate.solvers.memory_milp import solve_within
+from hremate.solvers.memory_milp import Outcome, solve_within
 from hremate.solvers.scip import MilpSolver, MilpStatus
+from hremate.solvers.staged import stage_runs
 
 
 @dataclass(frozen=True)
@@ -43,43 +44,43 @@ class Params:
 def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     """Solve the Checkmate program of `graph`, from the warm start where it is staged along the given order.
 
+    Where there is no time to build the program, or SCIP fails, the best schedule known stands.
+
     Raises
     ------
     MethodError
         The graph is too large for the program.
-    SolverError
-        SCIP failed.
     """
-    model = build_checkmate_model(graph, budget, tight=params.tight, integer=True)
-    run.stats.counts.update(milp_variables=model.milp.n_vars, milp_rows=model.milp.n_rows)
+    model = build_checkmate_model(
+        graph, budget, tight=params.tight, integer=True, deadline=run.deadline
+    )
     best = Incumbent(graph, budget, announcer(run, "checkmate"), run.lower_bound)
-
-    def offer(x: FloatArray) -> int:
-        return best.offer(np.nonzero(model.runs_of(x))[1])
-
-    starts = []
-    given = np.arange(graph.n_ops)
-    for order in [given] + ([] if run.warm_start is None else [run.warm_start.order]):
-        solution = model.solution_of(order.tolist())
-        if solution is not None:
-            starts.append(solution)
-            offer(solution)
-    outcome = solve_within(
-        MilpSolver(
-            model.milp, seed=run.seed, name=f"checkmate on {graph.name!r}", deadline=run.deadline
-        ),
-        budget, model.budget_rows, lambda _, nbytes: model.memory_limit(nbytes), offer,
-        deadline=run.deadline, node_limit=params.node_limit, starts=starts,
-    )  # fmt: skip
-    bound = max(graph.total_time, graph.total_time + outcome.bound * model.time_unit)
+    known = [np.arange(graph.n_ops)] + ([] if run.warm_start is None else [run.warm_start.order])
+    for order in known:
+        if stage_runs(order.tolist(), graph.n_ops) is not None:
+            best.offer(order)
+    outcome = Outcome(MilpStatus.NO_SOLUTION, -math.inf, False, 0, False)
+    time_unit = 1.0
+    if model is not None:
+        run.stats.counts.update(milp_variables=model.milp.n_vars, milp_rows=model.milp.n_rows)
+        time_unit = model.time_unit
+        try:
+            outcome = _search(model, budget, run, params, best, known)
+        except SolverError as error:
+            run.stats.degraded.append(f"checkmate: {error}")
+            if run.bound_order is not None:
+                best.offer(run.bound_order)
+    bound = max(graph.total_time, graph.total_time + outcome.bound * time_unit)
     run.stats.interrupted |= outcome.interrupted
-    run.stats.timed_out |= run.deadline.expired
+    run.stats.timed_out |= model is None or run.deadline.expired
     run.stats.counts["milp_nodes"] = outcome.nodes
 
     exact = counts_exactly(graph)
     order_bound = bound if exact and math.isfinite(bound) else None
     if best.order is None:
-        if outcome.status is MilpStatus.INFEASIBLE:
+        if run.stats.degraded:
+            reason = f"no schedule within the budget was found: {run.stats.degraded[-1]}"
+        elif outcome.status is MilpStatus.INFEASIBLE:
             reason = f"the Checkmate program has no schedule within {format_bytes(budget)}" + (
                 ": none staged along the given order fits; others may" if exact else "; others may fit"
             )
@@ -100,4 +101,24 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
         lower_bound=graph.total_time,
         order_lower_bound=best.time if proved and exact else order_bound,
         reason=reason,
+    )  # fmt: skip
+
+
+def _search(
+    model: CheckmateModel, budget: int, run: Run, params: Params, best: Incumbent, known: list[IntArray]
+) -> Outcome:
+    """Solve the program from the schedules in `known` that are staged, offering what is found."""
+
+    def offer(x: FloatArray) -> int:
+        return best.offer(np.nonzero(model.runs_of(x))[1])
+
+    starts = [x for x in (model.solution_of(order.tolist()) for order in known) if x is not None]
+    for x in starts:
+        offer(x)
+    solver = MilpSolver(
+        model.milp, seed=run.seed, name=f"checkmate on {model.graph.name!r}", deadline=run.deadline
+    )
+    return solve_within(
+        solver, budget, model.budget_rows, lambda _, nbytes: model.memory_limit(nbytes), offer,
+        deadline=run.deadline, node_limit=params.node_limit, starts=starts,
     )  # fmt: skip

@@ -8,12 +8,13 @@ peak fits the budget counts.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from hremate.budget import format_bytes
-from hremate.errors import MethodError
+from hremate.errors import MethodError, SolverError
 from hremate.graph import BoolArray, FloatArray, Graph, IntArray
 from hremate.result import Result, Status
 from hremate.solvers.base import Run, finish
@@ -44,45 +45,40 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     """Round the relaxation of `graph` under each deflated budget; keep the best that fits.
 
     The relaxation under the whole budget bounds all staged schedules, where the Checkmate program counts
-    memory exactly.
+    memory exactly. Where there is no time to build the program, or SCIP fails, the best schedule known
+    stands.
 
     Raises
     ------
     MethodError
         The graph is too large for the program.
-    SolverError
-        SCIP failed.
     """
-    model = build_checkmate_model(graph, budget, tight=params.tight, integer=False)
-    run.stats.counts.update(milp_variables=model.milp.n_vars, milp_rows=model.milp.n_rows, relaxations=0)
-    solver = MilpSolver(
-        model.milp, seed=run.seed, name=f"checkmate-lp on {graph.name!r}", deadline=run.deadline
+    model = build_checkmate_model(
+        graph, budget, tight=params.tight, integer=False, deadline=run.deadline
     )
-    best = Incumbent(graph, budget, announcer(run, "checkmate-lp"))
-    order_bound: float | None = None
+    best = Incumbent(graph, budget, announcer(run, "checkmate-lp"), run.lower_bound)
+    run.stats.counts["relaxations"] = 0
+    bound, infeasible = -math.inf, False
+    if model is not None:
+        run.stats.counts.update(milp_variables=model.milp.n_vars, milp_rows=model.milp.n_rows)
+        try:
+            bound, infeasible = _search(model, budget, run, params, best)
+        except SolverError as error:
+            run.stats.degraded.append(f"checkmate-lp: {error}")
+            if run.bound_order is not None:
+                best.offer(run.bound_order)
+    run.stats.timed_out |= model is None or run.deadline.expired
+    order_bound = bound if math.isfinite(bound) else None
     reason = ""
-    for eps in params.deflations:
-        limit = math.floor((1.0 - eps) * budget)
-        for row in model.budget_rows:
-            solver.set_row(row, -np.inf, model.memory_limit(limit))
-        result = solver.solve(deadline=run.deadline)
-        run.stats.interrupted |= result.interrupted
-        if limit == budget and counts_exactly(graph):
-            if math.isfinite(result.bound):
-                order_bound = max(graph.total_time, graph.total_time + result.bound * model.time_unit)
-            elif result.status is MilpStatus.INFEASIBLE:
-                reason = f"no schedule staged along the given order fits {format_bytes(budget)}; others may"
-        if result.x is not None:
-            run.stats.counts["relaxations"] += 1
-            for order in _rounded(model, result.x, params.thresholds):
-                best.offer(order)
-        if run.stats.interrupted or run.deadline.expired:
-            break
-    run.stats.timed_out |= run.deadline.expired
-    if best.order is None and not reason:
-        reason = "no rounding of the relaxation fits the budget"
-        if not run.stats.counts["relaxations"] and (run.stats.timed_out or run.stats.interrupted):
+    if best.order is None:
+        if run.stats.degraded:
+            reason = f"no schedule within the budget was found: {run.stats.degraded[-1]}"
+        elif infeasible:
+            reason = f"no schedule staged along the given order fits {format_bytes(budget)}; others may"
+        elif not run.stats.counts["relaxations"] and (run.stats.timed_out or run.stats.interrupted):
             reason = "no relaxation was solved in the time given"
+        else:
+            reason = "no rounding of the relaxation fits the budget"
     any_order = best.time <= graph.total_time
     staged = order_bound is not None and best.time <= order_bound
     return finish(
@@ -91,24 +87,60 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
         proof="any-order" if any_order else "staged" if staged else None,
         lower_bound=graph.total_time,
         order_lower_bound=order_bound,
-        reason=reason if best.order is None else "",
+        reason=reason,
     )  # fmt: skip
 
 
-def _rounded(model: CheckmateModel, x: FloatArray, thresholds: tuple[float, ...]) -> list[IntArray]:
-    """The schedules of the distinct roundings of a relaxed solution."""
+def _search(
+    model: CheckmateModel, budget: int, run: Run, params: Params, best: Incumbent
+) -> tuple[float, bool]:
+    """Offer the roundings under each deflated budget.
+
+    Returns
+    -------
+    float
+        Time that no staged schedule within the budget beats; -inf where nothing is known.
+    bool
+        No staged schedule fits the budget.
+    """
+    graph = model.graph
+    solver = MilpSolver(
+        model.milp, seed=run.seed, name=f"checkmate-lp on {graph.name!r}", deadline=run.deadline
+    )
+    bound, infeasible = -math.inf, False
+    for eps in params.deflations:
+        limit = math.floor((1.0 - eps) * budget)
+        for row in model.budget_rows:
+            solver.set_row(row, -np.inf, model.memory_limit(limit))
+        result = solver.solve(deadline=run.deadline)
+        run.stats.interrupted |= result.interrupted
+        if limit == budget and counts_exactly(graph):
+            infeasible = result.status is MilpStatus.INFEASIBLE
+            if math.isfinite(result.bound):
+                bound = max(graph.total_time, graph.total_time + result.bound * model.time_unit)
+        if result.x is not None:
+            run.stats.counts["relaxations"] += 1
+            for order in _rounded(model, result.x, params.thresholds):
+                best.offer(order)
+                if run.deadline.expired:
+                    break
+        if run.stats.interrupted or run.deadline.expired:
+            break
+    return bound, infeasible
+
+
+def _rounded(model: CheckmateModel, x: FloatArray, thresholds: tuple[float, ...]) -> Iterator[IntArray]:
+    """The schedules of the distinct roundings of a relaxed solution, one at a time."""
     n = model.graph.n_ops
     kept = np.zeros((n, n))
     at = model.keep_var >= 0
     kept[at] = x[model.keep_var[at]]
-    orders = []
     last: BoolArray | None = None
     for level in sorted(set(thresholds)):
         keep = kept > level
         if last is None or not np.array_equal(keep, last):
-            orders.append(np.nonzero(least_runs(model.graph, keep))[1])
+            yield np.nonzero(least_runs(model.graph, keep))[1]
         last = keep
-    return orders
 
 
 def least_runs(graph: Graph, keep: BoolArray) -> BoolArray:

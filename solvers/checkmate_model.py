@@ -21,13 +21,15 @@ program describes all staged schedules (`hremate.solvers.segments`): see `counts
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from hremate.errors import MethodError
 from hremate.graph import BoolArray, FloatArray, Graph, IntArray
+from hremate.solvers.base import Deadline
 from hremate.solvers.milp import Milp, MilpBuilder
 from hremate.solvers.staged import stage_runs
 
@@ -36,6 +38,8 @@ from hremate.solvers.staged import stage_runs
 MAX_UNITS = 2**18
 #: Variables beyond which the program is refused: building it alone would take minutes and gigabytes.
 MAX_VARIABLES = 1_000_000
+#: Seconds to build the program and to hand it to SCIP, for each variable; a quick machine needs no less.
+_BUILD_SECONDS = 1.5e-5
 
 
 @dataclass(frozen=True)
@@ -84,25 +88,27 @@ class CheckmateModel:
         runs = stage_runs(order, n)
         if runs is None:
             return None
+        if (runs & self.graph.once & ~np.eye(n, dtype=np.bool_)).any():
+            return None
         keep = least_kept(self.graph, runs)
         x = np.zeros(self.milp.n_vars)
         at = self.run_var >= 0
         x[self.run_var[at]] = runs[at]
         at = self.keep_var >= 0
         x[self.keep_var[at]] = keep[:n][at]
-        if (runs & self.graph.once & ~np.eye(n, dtype=np.bool_)).any():
-            return None
         bytes_of = self.graph.out_bytes / self.unit
-        freed = np.zeros((n, n))
-        for f, (t, i, k) in enumerate(self.free.tolist()):
-            users = _users(self.graph, i)
-            if runs[t, k] and not keep[t + 1, i] and not runs[t, users[users > k]].any():
-                x[self.free_first + f] = 1.0
-                freed[t, k] += bytes_of[i]
+        producer, reader = _reads(self.graph)
+        last_read = np.full((n, n), -1, np.int64)
+        for t in range(n):
+            np.maximum.at(last_read[t], producer, np.where(runs[t, reader], reader, -1))
+        t, i, k = self.free.T
+        freed = runs[t, k] & ~keep[t + 1, i] & (last_read[t, i] <= k)
+        x[self.free_first : self.free_first + len(freed)] = freed
+        gone = np.zeros((n, n + 1))
+        np.add.at(gone, (t, k + 1), np.where(freed, bytes_of[i], 0.0))
         for t in range(n):
             made = np.cumsum(bytes_of[: t + 1] * runs[t, : t + 1])
-            gone = np.concatenate([[0.0], np.cumsum(freed[t, :t])])
-            x[self.memory_var[t, : t + 1]] = bytes_of[:t] @ keep[t, :t] + made - gone
+            x[self.memory_var[t, : t + 1]] = bytes_of[:t] @ keep[t, :t] + made - np.cumsum(gone[t, : t + 1])
         return x
 
 
@@ -126,15 +132,17 @@ def least_kept(graph: Graph, runs: BoolArray) -> BoolArray:
     n = graph.n_ops
     keep = np.zeros((n + 1, n), np.bool_)
     keep[n] = _kept_at_end(graph)
-    for i in range(n):
-        users = _users(graph, i)
-        for t in range(n - 1, i, -1):
-            keep[t, i] = not runs[t, i] and (keep[t + 1, i] or runs[t, users].any())
+    producer, reader = _reads(graph)
+    for t in range(n - 1, 0, -1):
+        read = np.bincount(producer, runs[t, reader], n) > 0
+        keep[t, :t] = (~runs[t] & (keep[t + 1] | read))[:t]
     return keep
 
 
-def build_checkmate_model(graph: Graph, budget: int, *, tight: bool, integer: bool) -> CheckmateModel:
-    """Build the program for `graph` under `budget` bytes.
+def build_checkmate_model(
+    graph: Graph, budget: int, *, tight: bool, integer: bool, deadline: Deadline | None = None
+) -> CheckmateModel | None:
+    """Build the program for `graph` under `budget` bytes; None when `deadline` leaves no time for it.
 
     Parameters
     ----------
@@ -143,6 +151,8 @@ def build_checkmate_model(graph: Graph, budget: int, *, tight: bool, integer: bo
         stronger relaxation; then S and FREE need not be integer.
     integer : bool
         False for the LP relaxation.
+    deadline : Deadline, optional
+        By when SCIP, too, is to have the program.
 
     Raises
     ------
@@ -150,13 +160,16 @@ def build_checkmate_model(graph: Graph, budget: int, *, tight: bool, integer: bo
         More than `MAX_VARIABLES` variables.
     """
     n = graph.n_ops
-    free = _free_triples(graph)
-    count = n * (n + 1) + n * (n - 1) // 2 + len(free)
+    deadline = deadline or Deadline()
+    count = n * (n + 1) + n * (n - 1) // 2 + int(graph.predecessors[0][1:].sum())
     if count > MAX_VARIABLES:
         raise MethodError(
             f"the Checkmate program of {graph.name!r} ({n} ops) has {count} variables; "
             f"at most {MAX_VARIABLES} are taken"
         )
+    if deadline.remaining < _BUILD_SECONDS * count:
+        return None
+    free = _free_triples(graph)
     unit, exact = memory_unit(graph, budget)
     positive = graph.time[graph.time > 0]
     time_unit = float(positive.mean()) if len(positive) else 1.0
@@ -164,6 +177,8 @@ def build_checkmate_model(graph: Graph, budget: int, *, tight: bool, integer: bo
     run_var, keep_var, memory_var = (np.full((n, n), -1, np.int64) for _ in range(3))
     auxiliary = integer and not tight
     for t in range(n):
+        if deadline.expired:
+            return None
         for i in range(t):
             upper = 0.0 if graph.once[i] else 1.0
             run_var[t, i] = builder.add_var(float(graph.time[i]) / time_unit, upper=upper, integer=integer)
@@ -175,10 +190,14 @@ def build_checkmate_model(graph: Graph, budget: int, *, tight: bool, integer: bo
     for _ in range(len(free)):
         builder.add_var(integer=auxiliary)
 
-    _add_supply(builder, graph, run_var, keep_var)
-    _add_free(builder, graph, run_var, keep_var, free, free_first, tight)
-    _add_memory(builder, graph, unit, run_var, keep_var, memory_var, free, free_first)
     limit = _in_units(budget, unit, exact)
+    for _ in chain(
+        _add_supply(builder, graph, run_var, keep_var),
+        _add_free(builder, graph, run_var, keep_var, free, free_first, tight),
+        _add_memory(builder, graph, unit, run_var, keep_var, memory_var, free, free_first),
+    ):
+        if deadline.expired:
+            return None
     first_row = builder.n_rows
     for t in range(n):
         for k in range(t + 1):
@@ -195,17 +214,17 @@ def build_checkmate_model(graph: Graph, budget: int, *, tight: bool, integer: bo
 
 def _free_triples(graph: Graph) -> IntArray:
     """All (t, i, k) with k <= t and k reading i, by t and k, int64[f, 3]."""
-    ptr, idx = graph.predecessors
-    reader = np.repeat(np.arange(graph.n_ops), np.diff(ptr))
+    producer, reader = _reads(graph)
     parts = []
-    for t in range(graph.n_ops):
-        upto = int(ptr[t + 1])
-        parts.append(np.column_stack([np.full(upto, t), idx[:upto], reader[:upto]]))
+    for t, upto in enumerate(graph.predecessors[0][1:].tolist()):
+        parts.append(np.column_stack([np.full(upto, t), producer[:upto], reader[:upto]]))
     return np.concatenate(parts).astype(np.int64)
 
 
-def _add_supply(builder: MilpBuilder, graph: Graph, run_var: IntArray, keep_var: IntArray) -> None:
-    """An op that runs finds what it reads; what is kept was there in the stage before."""
+def _add_supply(
+    builder: MilpBuilder, graph: Graph, run_var: IntArray, keep_var: IntArray
+) -> Iterator[None]:
+    """An op that runs finds what it reads; what is kept was there before. Yields stage by stage."""
     n = graph.n_ops
     ptr, idx = graph.predecessors
     for t in range(n):
@@ -213,6 +232,7 @@ def _add_supply(builder: MilpBuilder, graph: Graph, run_var: IntArray, keep_var:
             for i in idx[ptr[j] : ptr[j + 1]].tolist():
                 variables = [int(run_var[t, j]), int(run_var[t, i]), int(keep_var[t, i])]
                 builder.add_row(variables, [1.0, -1.0, -1.0], upper=0.0)
+        yield
     for t in range(1, n):
         for i in range(t):
             variables, values = [int(keep_var[t, i]), int(run_var[t - 1, i])], [1.0, -1.0]
@@ -220,6 +240,7 @@ def _add_supply(builder: MilpBuilder, graph: Graph, run_var: IntArray, keep_var:
                 variables.append(int(keep_var[t - 1, i]))
                 values.append(-1.0)
             builder.add_row(variables, values, upper=0.0)
+        yield
     for i in np.flatnonzero(_kept_at_end(graph)).tolist():
         if i < n - 1:
             builder.add_row([int(run_var[n - 1, i]), int(keep_var[n - 1, i])], [1.0, 1.0], lower=1.0)
@@ -233,11 +254,15 @@ def _add_free(
     free: IntArray,
     free_first: int,
     tight: bool,
-) -> None:
-    """FREE[t,i,k] = 1 iff no hazard is left."""
+) -> Iterator[None]:
+    """FREE[t,i,k] = 1 iff no hazard is left. Yields stage by stage."""
     n = graph.n_ops
     at_end = _kept_at_end(graph)
+    stage = 0
     for f, (t, i, k) in enumerate(free.tolist()):
+        if t > stage:
+            stage = t
+            yield
         users = _users(graph, i)
         hazards = [int(run_var[t, j]) for j in users[(users > k) & (users <= t)]]
         certain = 0.0
@@ -269,8 +294,8 @@ def _add_memory(
     memory_var: IntArray,
     free: IntArray,
     free_first: int,
-) -> None:
-    """The recursion of U within each stage."""
+) -> Iterator[None]:
+    """The recursion of U within each stage. Yields stage by stage."""
     size = (graph.out_bytes / unit).tolist()
     freed: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for f, (t, i, k) in enumerate(free.tolist()):
@@ -285,6 +310,13 @@ def _add_memory(
             gone = freed.get((t, k), [])
             indices = [int(memory_var[t, k]), *[variable for variable, _ in gone]]
             values = [-1.0, *[size[i] for _, i in gone]]
+        yield
+
+
+def _reads(graph: Graph) -> tuple[IntArray, IntArray]:
+    """(producer, reader) of each pair of ops of which the second reads the first, by reader."""
+    ptr, idx = graph.predecessors
+    return idx, np.repeat(np.arange(graph.n_ops), np.diff(ptr))
 
 
 def _users(graph: Graph, op: int) -> IntArray:

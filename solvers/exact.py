@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hremate.budget import format_bytes
-from hremate.errors import MethodError
+from hremate.errors import MethodError, SolverError
 from hremate.graph import FloatArray, Graph, IntArray
 from hremate.result import Result, Status
 from hremate.simulate import Simulation, base_peak, simulate
@@ -132,7 +132,9 @@ def solve_staged(
         if solution is not None and offer(solution) <= 0 and model.milp.objective(solution) < least:
             starts, least = [solution], model.milp.objective(solution)
     outcome = solve_within(
-        MilpSolver(model.milp, seed=seed, name=f"exact on {graph.name!r}", settings=_SETTINGS),
+        MilpSolver(
+            model.milp, seed=seed, name=f"exact on {graph.name!r}", settings=_SETTINGS, deadline=deadline
+        ),
         budget, model.memory_rows, model.memory_limit, offer,
         deadline=deadline, node_limit=node_limit, starts=starts,
         cutoff=(cutoff - graph.total_time) / model.time_unit, enough=lambda: best.meets_bound,
@@ -194,14 +196,12 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
 
     Stops as soon as a schedule meets `run.lower_bound`. The given order gets half of the time, where there
     are others; these get no more branch-and-bound nodes than it took to prove it. `run.progress` and
-    `run.callback` are also called from SCIP's thread.
+    `run.callback` are also called from SCIP's thread. Where SCIP fails, the best schedule known stands.
 
     Raises
     ------
     MethodError
         More than `MAX_OPS` ops.
-    SolverError
-        SCIP failed.
     """
     if graph.n_ops > MAX_OPS:
         raise MethodError(f"exact takes graphs of at most {MAX_OPS} ops; {graph.name!r} has {graph.n_ops}")
@@ -224,6 +224,8 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     bound = answer.bound if np.isfinite(answer.bound) else None
     if best.order is None:
         reason = "no schedule within the budget was found in the time given"
+        if run.stats.degraded:
+            reason = f"no schedule within the budget was found: {run.stats.degraded[-1]}"
         if answer.status is MilpStatus.INFEASIBLE:
             reason = f"no schedule staged along the given order fits {format_bytes(budget)}; others may"
         return finish(graph, budget, run, "exact", best.smallest, order_lower_bound=bound, reason=reason)
@@ -244,11 +246,15 @@ def _search(graph: Graph, budget: int, run: Run, params: Params, best: Incumbent
     start = best.order
     if run.warm_start is not None and (start is None or stage_runs(start.tolist(), graph.n_ops) is None):
         start = run.warm_start.order
-    given = solve_staged(
-        graph, budget, seed=run.seed, node_limit=params.node_limit, start=start,
-        deadline=run.deadline.within((_GIVEN_SHARE if others else 1.0) * run.deadline.remaining),
-        lower_bound=best.lower_bound, on_improved=lambda found, _: best.offer(found),
-    )  # fmt: skip
+    try:
+        given = solve_staged(
+            graph, budget, seed=run.seed, node_limit=params.node_limit, start=start,
+            deadline=run.deadline.within((_GIVEN_SHARE if others else 1.0) * run.deadline.remaining),
+            lower_bound=best.lower_bound, on_improved=lambda found, _: best.offer(found),
+        )  # fmt: skip
+    except SolverError as error:
+        run.stats.degraded.append(f"exact: {error}")
+        return StagedAnswer(None, MilpStatus.NO_SOLUTION, best.lower_bound)
     run.stats.interrupted |= given.interrupted
     run.stats.counts.update(
         milp_variables=given.n_vars, milp_rows=given.n_rows, milp_nodes=given.nodes, orders=1
@@ -260,13 +266,17 @@ def _search(graph: Graph, budget: int, run: Run, params: Params, best: Incumbent
         if best.meets_bound or run.stats.interrupted or run.deadline.expired:
             break
         place = np.argsort(order)
-        other = solve_staged(
-            reordered(graph, order), budget, seed=run.seed, node_limit=node_limit,
-            start=None if best.order is None else place[best.order],
-            deadline=run.deadline.within(run.deadline.remaining / (len(others) - k)),
-            lower_bound=best.lower_bound, cutoff=best.time,
-            on_improved=_offer_renumbered(best, order),
-        )  # fmt: skip
+        try:
+            other = solve_staged(
+                reordered(graph, order), budget, seed=run.seed, node_limit=node_limit,
+                start=None if best.order is None else place[best.order],
+                deadline=run.deadline.within(run.deadline.remaining / (len(others) - k)),
+                lower_bound=best.lower_bound, cutoff=best.time,
+                on_improved=_offer_renumbered(best, order),
+            )  # fmt: skip
+        except SolverError as error:
+            run.stats.degraded.append(f"exact along another order: {error}")
+            break
         run.stats.interrupted |= other.interrupted
         run.stats.counts["milp_nodes"] += other.nodes
         run.stats.counts["orders"] += 1

@@ -37,8 +37,11 @@ _STOP_INTERVAL = 0.02
 _WAIT_INTERVAL = 0.2
 #: Seconds that SCIP gets to end once it is asked to; then it hangs, and is left to itself.
 _PATIENCE = 10.0
-#: Rows handed over between two looks at the clock.
+#: Variables or rows handed over between two looks at the clock.
 _LOAD_CHUNK = 1000
+#: Seconds for each coefficient in which SCIP does not listen while it sets itself up; and the time to free a
+#: program as a share of that to hand it over. Both are kept clear of the deadline.
+_SETUP_SECONDS, _FREE_SHARE = 2e-6, 0.2
 _SEED_RANGE = 2**31
 #: SCIP's "no time limit", seconds.
 _LONGEST = 1e20
@@ -121,8 +124,10 @@ class MilpSolver:
         self._watch: _IncumbentEvent | None = None
         self._dirty = False
         self._lost = False
+        start_time = time.monotonic()
         try:
             self._model, self._vars, self._rows = _load(milp, seed % _SEED_RANGE, deadline or Deadline())
+            self._free_seconds = _FREE_SHARE * (time.monotonic() - start_time)
             if feastol != FEASTOL:
                 self._model.setParam("numerics/feastol", feastol)
             for key, value in (settings or {}).items():
@@ -169,7 +174,7 @@ class MilpSolver:
         Parameters
         ----------
         deadline : Deadline, optional
-            When to stop; checked by this side, not by SCIP.
+            When to be done, freeing the program included; checked by this side, not by SCIP.
         node_limit : int, optional
             Branch-and-bound nodes, for results that repeat on any machine.
         gap_abs, gap_rel : float
@@ -196,7 +201,8 @@ class MilpSolver:
         rounded = [_rounded(current, x) for x in good if current.satisfied_by(x)]
         good = [x for x in rounded if x is not None and current.objective(x) <= cutoff]
         good.sort(key=current.objective)
-        if deadline.expired or self._partial:
+        deadline = deadline.within(deadline.remaining - self._free_seconds)
+        if self._partial or deadline.remaining <= _SETUP_SECONDS * len(self._milp.row_idx):
             return self._result(good, "timelimit", None, -np.inf, 0, start_time, False)
         self._reset()
         model = self._model
@@ -236,7 +242,7 @@ class MilpSolver:
     @property
     def _partial(self) -> bool:
         """Whether time was up before SCIP had the whole program."""
-        return len(self._rows) < self._milp.n_rows
+        return len(self._vars) < self._milp.n_vars or len(self._rows) < self._milp.n_rows
 
     def _current(self) -> Milp:
         m = self._milp
@@ -351,7 +357,7 @@ class _IncumbentEvent(pyscipopt.Eventhdlr):
 
 
 def _load(milp: Milp, seed: int, deadline: Deadline) -> tuple[Any, list[Any], list[Any]]:
-    """A SCIP model of `milp` with its variables and the rows for which there is time.
+    """A SCIP model of `milp` with the variables and then the rows for which there is time.
 
     Adding one coefficient at a time is quickest.
     """
@@ -365,10 +371,13 @@ def _load(milp: Milp, seed: int, deadline: Deadline) -> tuple[Any, list[Any], li
     model.setParam("randomization/randomseedshift", seed)
     model.setParam("randomization/permutationseed", seed)
     model.setParam("randomization/lpseed", seed)
-    variables = []
-    for cost, lower, upper, integer in zip(
+    variables: list[Any] = []
+    columns = zip(
         milp.cost.tolist(), milp.lower.tolist(), milp.upper.tolist(), milp.integer.tolist(), strict=True
-    ):
+    )
+    for j, (cost, lower, upper, integer) in enumerate(columns):
+        if j % _LOAD_CHUNK == 0 and deadline.expired:
+            return model, variables, []
         kind = "C" if not integer else "B" if lower >= 0.0 and upper <= 1.0 else "I"
         variables.append(model.addVar("", kind, _finite(lower), _finite(upper), cost))
     ptr, idx, val = milp.row_ptr.tolist(), milp.row_idx.tolist(), milp.row_val.tolist()

@@ -47,7 +47,7 @@ def graphs(draw: st.DrawFn, most: int = 8, single: bool = False) -> Graph:
         ops.append(
             Op(
                 f"op{i}",
-                draw(st.floats(0, 100)),
+                draw(st.just(0.0) | st.floats(1e-150, 100)),
                 tuple(inputs),
                 tuple((name, draw(st.integers(0, 50))) for name in names),
                 draw(st.integers(0, 20)),

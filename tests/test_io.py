@@ -8,14 +8,11 @@ import os
 import random
 import stat
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from oracle import random_graph
 
 import hremate as hr
@@ -254,29 +251,6 @@ def test_garbage_of_100_MB_is_refused_before_it_is_parsed(tmp_path: Path, start:
         hr.read_graph(path)
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_nothing_but_hremate_errors_leaves_a_reader(tmp_path_factory: Any, data: st.DataObject) -> None:
-    source = data.draw(st.sampled_from([GOOD, HUAWEI, json.dumps(NODE_LINK), SCHEDULE]))
-    content = bytearray(source.encode())
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(content) - 1))
-        piece = data.draw(st.one_of(st.binary(max_size=3), st.sampled_from(list(_PIECES))))
-        content[at : at + data.draw(st.integers(0, 6))] = piece
-        if not content:
-            break
-    path = tmp_path_factory.getbasetemp() / "mutant"
-    path.write_bytes(bytes(content))
-    for reader in (hr.read_graph, hr.read_schedule):
-        with suppress(hr.HremateError):
-            reader(path)
-
-
-_PIECES = (
-    b"null", b"-1", b"1e999", b"NaN", b"[]", b"{}", b'""', b"true", b'"a"', b"9" * 25, b"0.5", b" ", b"\n"
-)  # fmt: skip
-
-
 # -- node-link JSON -------------------------------------------------------------------------------
 
 NODE_LINK: dict[str, Any] = {
@@ -488,19 +462,6 @@ def test_unknown_fields_of_a_schedule_are_kept(tmp_path: Path) -> None:
 
 
 # -- writing --------------------------------------------------------------------------------------
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "g.json"
-    hr.write_graph(random_graph(1), path)
-    before = path.read_bytes()
-    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(OSError, match="No space"):
-        hr.write_graph(random_graph(2), path)
-    assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["g.json"]
 
 
 def test_permissions_follow_the_umask_and_then_the_file(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from oracle import random_graph
 
 import hremate as hr
 from hremate.cli import main
-from hremate.solvers import scip
-from hremate.solvers.base import Deadline
+from hremate.solvers import checkmate, checkmate_lp, exact, scip
+from hremate.solvers.base import Deadline, Run
 from hremate.solvers.scip import MilpBuilder, MilpResult, MilpSolver, MilpStatus
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,6 +47,7 @@ def using_up_the_time(self: MilpSolver, *, deadline: Deadline | None = None, **_
 
 
 FAULTS = [raising, empty_handed, using_up_the_time]
+SCIP_METHODS = ["exact", "checkmate", "checkmate-lp"]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -66,19 +67,71 @@ def test_without_scip_the_hierarchy_still_answers_and_tells(
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("method", ["exact", "checkmate", "checkmate-lp"])
-def test_without_scip_its_methods_answer_or_raise_a_solver_error(
+@pytest.mark.parametrize("method", SCIP_METHODS)
+def test_without_scip_its_methods_still_answer(
     monkeypatch: pytest.MonkeyPatch, fault: Callable[..., MilpResult], method: str
 ) -> None:
     graph = hr.generate("unet", ops=40, seed=1)
     monkeypatch.setattr(MilpSolver, "solve", fault)
-    try:
-        result = hr.solve(graph, "60%", method, time_limit=1.0 if fault is using_up_the_time else 20.0)
-    except hr.SolverError as error:
-        assert fault is raising and "unspecified error" in str(error)
-    else:
-        assert result.status is not hr.Status.INFEASIBLE
-        assert result.proof is None or result.lower_bound == result.time
+    result = hr.solve(graph, "60%", method, time_limit=1.0 if fault is using_up_the_time else 20.0)
+    assert result.status is not hr.Status.INFEASIBLE
+    assert result.proof is None or result.lower_bound == result.time
+    assert (fault is raising) == any("unspecified error" in event for event in result.stats.degraded)
+
+
+def out_of_memory(*_: Any) -> Any:
+    raise MemoryError
+
+
+@pytest.mark.parametrize("step", ["_load", "_optimize"])
+@pytest.mark.parametrize("method", SCIP_METHODS)
+def test_a_method_whose_scip_fails_keeps_the_schedule_it_knows_and_tells(
+    monkeypatch: pytest.MonkeyPatch, method: str, step: str
+) -> None:
+    graph = hr.generate("unet", ops=40, seed=1)
+    start = hr.solve(graph, "60%", "greedy", lower_bound=0.0)
+    assert start.solved and start.schedule is not None and start.time is not None
+    monkeypatch.setattr(scip, step, out_of_memory)
+    result = hr.solve(graph, "60%", method, warm_start=start.schedule, lower_bound=0.0)
+    assert result.status is hr.Status.FEASIBLE and result.schedule is not None and result.time is not None
+    assert hr.validate(graph, result.schedule, result.budget).time == result.time <= start.time
+    (event,) = result.stats.degraded
+    assert event.startswith(f"{method}: ") and "MemoryError" in event
+
+
+@pytest.mark.parametrize(("method", "module"), [("checkmate", checkmate), ("checkmate-lp", checkmate_lp)])
+def test_a_method_whose_scip_fails_falls_back_on_the_schedule_of_the_bound(
+    monkeypatch: pytest.MonkeyPatch, method: str, module: Any
+) -> None:
+    graph = hr.generate("unet", ops=40, seed=1)
+    found = hr.solve(graph, "60%", "greedy", lower_bound=0.0)
+    assert found.schedule is not None
+    monkeypatch.setattr(scip, "_load", out_of_memory)
+    run = Run(bound_order=found.schedule.order)
+    result = module.solve(graph, found.budget, run, module.Params())
+    assert result.status is hr.Status.FEASIBLE and result.time == found.time
+    result = module.solve(graph, found.budget, Run(), module.Params())
+    assert result.status is hr.Status.NO_SOLUTION
+    assert "MemoryError" in result.reason and [result.reason.split(": ", 1)[1]] == result.stats.degraded
+
+
+def test_a_failure_along_another_order_leaves_the_proof_along_the_given_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph, budget = random_graph(5, max_ops=9, min_ops=7), 13
+    solved = exact.solve_staged
+    calls: list[Any] = []
+
+    def once(*arguments: Any, **options: Any) -> exact.StagedAnswer:
+        if calls:
+            raise hr.SolverError("SCIP failed")
+        calls.append(solved(*arguments, **options))
+        return calls[0]
+
+    monkeypatch.setattr(exact, "solve_staged", once)
+    result = hr.solve(graph, budget, "exact", lower_bound=0.0)
+    assert result.stats.degraded == ["exact along another order: SCIP failed"]
+    assert result.solved and result.order_lower_bound == calls[0].bound
 
 
 def knapsack() -> MilpSolver:
@@ -307,7 +360,10 @@ def test_a_worker_killed_at_any_moment_does_not_change_the_answer(monkeypatch: p
 
     def answer(jobs: int) -> tuple[float, int]:
         """What the workers' options lead to."""
-        result = hr.solve(graph, "50%", n_jobs=jobs, polish=0, lower_bound=0.0, refinements=0, node_limit=10)
+        result = hr.solve(
+            graph, "50%", n_jobs=jobs, polish=0, lower_bound=0.0, blocks=6, refinements=0, node_limit=10,
+            milp_seconds=600.0,
+        )  # fmt: skip
         return result.stats.stage_time["h-ilp"], result.stats.counts["options"]
 
     expected = answer(1)

@@ -267,7 +267,24 @@ def test_times_too_large_to_be_computed_with_are_refused() -> None:
         hr.Graph.from_ops(ops)
 
 
-@pytest.mark.parametrize("unit", [1e-100, 1.0, 1e100])
+@pytest.mark.parametrize("time", [5e-324, 1e-308, 9e-151])
+def test_times_too_small_to_divide_by_are_refused(time: float) -> None:
+    ops = [hr.Op("a", 1.0, (), (("x", 1),)), hr.Op("b", time, ("x",))]
+    with pytest.raises(hr.InvalidValueError, match=r"op 'b': time is .*; expected 0 or at least 1e-150"):
+        hr.Graph.from_ops(ops)
+
+
+@pytest.mark.parametrize("method", ["hierarchical", "exact", "beam", "cut", "branch-and-bound", "anneal"])
+def test_a_graph_in_which_nothing_takes_time_is_solved(method: str) -> None:
+    ops = [hr.Op(f"f{i}", 0.0, (f"x{i - 1}",) if i else (), ((f"x{i}", 10),)) for i in range(5)]
+    for i in (4, 3, 2, 1, 0):
+        reads = (f"x{i}", f"g{i + 1}") if i < 4 else ("x4",)
+        ops.append(hr.Op(f"b{i}", 0.0, reads, ((f"g{i}", 10),)))
+    result = hr.solve(hr.Graph.from_ops(ops, ["g0"]), "75%", method)
+    assert result.status is hr.Status.OPTIMAL and (result.time, result.overhead) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("unit", [1e-149, 1.0, 1e100])
 @pytest.mark.parametrize("nbytes", [1, 2**52])
 @pytest.mark.parametrize("method", ["hierarchical", "exact", "beam", "cut", "branch-and-bound", "mincut"])
 def test_extreme_but_legal_numbers_are_solved_like_small_ones(unit: float, nbytes: int, method: str) -> None:
