@@ -17,6 +17,7 @@ from hremate.solvers._anneal_state_kernel import (
     last_read,
     next_run,
     put,
+    shift,
     take,
 )
 
@@ -283,16 +284,6 @@ def exchange(g, s, most, rng, mark, group, span):  # type: ignore[no-untyped-def
 
 
 @kernel
-def shift(g, s, v, k, u, j):  # type: ignore[no-untyped-def]
-    """Move run `k` of op `v` to right before run `j` of op `u` (-1: to the end), reading the same copies."""
-    later = u < 0 or s.runs[u, j] > s.runs[v, k]
-    new = put(g, s, v, u, j)
-    if new < 0:
-        return False
-    return take(g, s, v, k if later else k + 1)
-
-
-@kernel
 def move_any(g, s, rng):  # type: ignore[no-untyped-def]
     """Move a random run within the slots where it reads, and is read, as now."""
     slot = any_run(s, rng)
@@ -350,21 +341,10 @@ def tree(g, s, rng, mark, group):  # type: ignore[no-untyped-def]
             size += 1
     if size == 1 and target == next_run(s, slot + 1):
         return False
-    for i in range(1, size):  # latest first
-        w, j = group[i], group[half + i]
-        here = s.runs[w, j]
-        p = i - 1
-        while p >= 0 and s.runs[group[p], group[half + p]] < here:
-            group[p + 1], group[half + p + 1] = group[p], group[half + p]
-            p -= 1
-        group[p + 1], group[half + p + 1] = w, j
+    sort_runs(s, group, size)
     u = np.int64(s.op[target])
     j = np.int64(find_run(s, u, target + 1)) if u >= 0 else np.int64(0)
-    for i in range(size):
-        if not shift(g, s, group[i], group[half + i], u, j):
-            return False
-        u, j = group[i], group[half + i]
-    return True
+    return shift_all(g, s, group, size, u, j, True)
 
 
 @kernel
@@ -426,11 +406,7 @@ def block(g, s, rng, group):  # type: ignore[no-untyped-def]
             target = limit
         u = np.int64(s.op[target])
         j = np.int64(find_run(s, u, target + 1)) if u >= 0 else np.int64(0)
-        for i in range(size - 1, -1, -1):
-            if not shift(g, s, group[i], group[half + i], u, j):
-                return False
-            u, j = group[i], group[half + i]
-        return True
+        return shift_all(g, s, group, size, u, j, True)
     if limit >= first - 1:
         return False
     target = next_run(s, first - 1 - reach(rng, first - limit - 1))
@@ -438,10 +414,7 @@ def block(g, s, rng, group):  # type: ignore[no-untyped-def]
         return False
     u = np.int64(s.op[target])
     j = np.int64(find_run(s, u, target + 1))
-    for i in range(size):
-        if not shift(g, s, group[i], group[half + i], u, j):
-            return False
-    return True
+    return shift_all(g, s, group, size, u, j, False)
 
 
 @kernel
@@ -527,12 +500,7 @@ def pull(g, s, rng, mark, group):  # type: ignore[no-untyped-def]
         return False
     u = np.int64(s.op[anchor])
     j = np.int64(find_run(s, u, anchor + 1))
-    for i in range(size):
-        if s.runs[group[i], group[half + i]] > s.runs[u, j] and not shift(
-            g, s, group[i], group[half + i], u, j
-        ):
-            return False
-    return True
+    return shift_all(g, s, group, size, u, j, False)
 
 
 @kernel
@@ -564,9 +532,13 @@ def push(g, s, rng, mark, group):  # type: ignore[no-untyped-def]
             for a in range(g.use_ptr[x], g.use_ptr[x + 1]):
                 t = g.use_idx[a]
                 j = find_run(s, t, end + 1)
-                if j < 0 or s.runs[t, j] <= here or mark[t] == stamp:
+                if j < 0 or s.runs[t, j] <= here:
                     continue
-                if size == half or (j > 0 and s.runs[t, j - 1] > here):
+                if j > 0 and s.runs[t, j - 1] > here:
+                    return False
+                if mark[t] == stamp:
+                    continue
+                if size == half:
                     return False
                 mark[t] = stamp
                 group[size], group[half + size] = t, j
@@ -577,10 +549,25 @@ def push(g, s, rng, mark, group):  # type: ignore[no-untyped-def]
     if next_run(s, slot + 1) == anchor:
         return False
     sort_runs(s, group, size)
-    for i in range(size - 1, -1, -1):
-        if not shift(g, s, group[i], group[half + i], u, j):
+    return shift_all(g, s, group, size, u, j, True)
+
+
+@kernel
+def shift_all(g, s, group, size, u, j, later):  # type: ignore[no-untyped-def]
+    """Move the first `size` handles of a group, sorted by slot, to right before run `j` of op `u`.
+
+    `later`: they come from before it, the last one first; else from behind it, those in front staying there.
+    """
+    half = len(group) // 2
+    for i in range(size):
+        p = size - 1 - i if later else i
+        v, k = group[p], group[half + p]
+        if not later and s.runs[v, k] < s.runs[u, j]:
+            continue
+        if not shift(g, s, v, k, u, j):
             return False
-        u, j = group[i], group[half + i]
+        if later:
+            u, j = v, k
     return True
 
 

@@ -33,7 +33,7 @@ BLOCK = 1 << SHIFT
 #: Entries of `State.scalar`: overflow, runs, ops that run more than once, entries of the log.
 OVERFLOW, STEPS, REPEATED, LOGGED = range(4)
 #: First column of the log.
-INSERTED, REMOVED = 0, 1
+INSERTED, REMOVED, MOVED = range(3)
 
 
 class Net(NamedTuple):
@@ -278,6 +278,89 @@ def remove(g, s, v, k):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def relocate(g, s, v, k, slot):  # type: ignore[no-untyped-def]
+    """Move run `k` of op `v` to the empty `slot`, between its runs k - 1 and k + 1, where its inputs exist.
+
+    Reads of its outputs between the two places must have, or get, a copy of run k - 1.
+    """
+    halves = g.halves
+    old = s.runs[v, k]
+    s.op[old] = -1
+    s.op[slot] = v
+    s.runs[v, k] = slot
+    change = add_cell(s.profile, s.pending, s.top, halves * old, -g.workspace[v] - VACANT)
+    change += add_cell(s.profile, s.pending, s.top, halves * slot, g.workspace[v] + VACANT)
+    if halves == 2:
+        change += add_cell(s.profile, s.pending, s.top, 2 * old + 1, -VACANT)
+        change += add_cell(s.profile, s.pending, s.top, 2 * slot + 1, VACANT)
+    kept = np.int64(0)  # bytes of the outputs that end where they did
+    for x in range(g.out_ptr[v], g.out_ptr[v + 1]):
+        end = s.ends[x, k]
+        now = end if end > old else slot
+        if k > 0:
+            now, more = _divide(g, s, v, k, x, old, slot)
+            change += more
+        if now == end:
+            kept += g.size[x]
+            continue
+        s.ends[x, k] = now
+        change += add(
+            s.profile, s.pending, s.top, first_cell(halves, old), last_cell(halves, old, end), -g.size[x]
+        )
+        change += add(
+            s.profile, s.pending, s.top, first_cell(halves, slot), last_cell(halves, slot, now), g.size[x]
+        )
+    if kept > 0:
+        a, b = first_cell(halves, old), first_cell(halves, slot)
+        change += add(s.profile, s.pending, s.top, min(a, b), max(a, b) - 1, kept if b < a else -kept)
+    for a in range(g.in_ptr[v], g.in_ptr[v + 1]):
+        x = g.in_idx[a]
+        u = g.producer[x]
+        j = find_run(s, u, slot)
+        start, end = s.runs[u, j], s.ends[x, j]
+        if end < slot:
+            s.ends[x, j] = slot
+            change += add(
+                s.profile, s.pending, s.top, last_cell(halves, start, end) + 1,
+                last_cell(halves, start, slot), g.size[x],
+            )  # fmt: skip
+        j = find_run(s, u, old)
+        if s.ends[x, j] == old:
+            start = s.runs[u, j]
+            end = last_read(g, s, x, start, old)
+            s.ends[x, j] = end
+            change += add(
+                s.profile, s.pending, s.top, last_cell(halves, start, end) + 1,
+                last_cell(halves, start, old), -g.size[x],
+            )  # fmt: skip
+    s.scalar[OVERFLOW] += change
+
+
+@kernel
+def _divide(g, s, v, k, x, old, slot):  # type: ignore[no-untyped-def]
+    """Divide the reads of tensor `x` anew between runs k - 1 and k of op `v` as the latter moves.
+
+    Sets where the copy of run k - 1 ends; returns where that of run k does, and the change of the overflow.
+    """
+    start, end, before = s.runs[v, k - 1], s.ends[x, k], s.ends[x, k - 1]
+    now, shared = end if end > old else slot, before
+    if slot < before:
+        shared = last_read(g, s, x, start, slot)
+        now = max(end if end > old else slot, before)
+    elif old < slot:
+        read = last_read(g, s, x, old, slot)
+        if read > old:
+            shared = read
+            now = end if end > read else slot
+    if shared == before:
+        return now, np.int64(0)
+    s.ends[x, k - 1] = shared
+    a, b = last_cell(g.halves, start, before), last_cell(g.halves, start, shared)
+    size = g.size[x] if b > a else -g.size[x]
+    return now, add(s.profile, s.pending, s.top, min(a, b) + 1, max(a, b), size)
+
+
+@kernel
 def vacate(g, s, slot):  # type: ignore[no-untyped-def]
     """An empty slot right before `slot` and behind all runs before it; runs move aside for it.
 
@@ -388,13 +471,37 @@ def take(g, s, v, k):  # type: ignore[no-untyped-def]
         return False
     slot = s.runs[v, k]
     remove(g, s, v, k)
+    _note(s, REMOVED, v, k, slot)
+    return True
+
+
+@kernel
+def shift(g, s, v, k, u, j):  # type: ignore[no-untyped-def]
+    """Move run `k` of op `v` to right before run `j` of op `u` (to the end: u = -1) and log it.
+
+    Returns False, with nothing changed, where another run of `v` lies between or the log is full.
+    """
+    target = s.runs[u, j] if u >= 0 else np.int64(len(s.op) - 1)
+    if (
+        s.scalar[LOGGED] >= len(s.log)
+        or (k + 1 < s.n_runs[v] and s.runs[v, k + 1] < target)
+        or (k > 0 and s.runs[v, k - 1] >= target)
+    ):
+        return False
+    _note(s, MOVED, v, k, s.runs[v, k])
+    relocate(g, s, v, k, vacate(g, s, target))
+    return True
+
+
+@kernel
+def _note(s, kind, v, k, slot):  # type: ignore[no-untyped-def]
+    """Log what was done to run `k` of op `v` in `slot`, and the run after it."""
     after = next_run(s, slot + 1)
-    entry = s.log[s.scalar[LOGGED]]
     u = s.op[after]
-    entry[0], entry[1], entry[2], entry[3] = REMOVED, v, k, u
+    entry = s.log[s.scalar[LOGGED]]
+    entry[0], entry[1], entry[2], entry[3] = kind, v, k, u
     entry[4] = find_run(s, u, after + 1) if u >= 0 else 0
     s.scalar[LOGGED] += 1
-    return True
 
 
 @kernel
@@ -405,10 +512,13 @@ def undo(g, s):  # type: ignore[no-untyped-def]
         entry = s.log[s.scalar[LOGGED]]
         if entry[0] == INSERTED:
             remove(g, s, entry[1], entry[2])
+            continue
+        u = entry[3]
+        slot = vacate(g, s, s.runs[u, entry[4]] if u >= 0 else np.int64(len(s.op) - 1))
+        if entry[0] == REMOVED:
+            insert(g, s, entry[1], slot)
         else:
-            u = entry[3]
-            slot = s.runs[u, entry[4]] if u >= 0 else np.int64(len(s.op) - 1)
-            insert(g, s, entry[1], vacate(g, s, slot))
+            relocate(g, s, entry[1], entry[2], slot)
 
 
 @kernel

@@ -51,7 +51,7 @@ class Params:
 
     #: Moves proposed in all when no time limit is given; default: 15,000 for each op, fewer below 100 ops.
     proposals: int | None = None
-    #: Long runs from different seeds; with a time limit at least one for each process.
+    #: Long runs from different seeds, at least two; with a time limit at least one for each process.
     restarts: int = 1
 
     def __post_init__(self) -> None:
@@ -77,11 +77,15 @@ class Setting:
 
 
 WARM = Setting()
+#: Leaves the neighbourhood of its start.
+REHEATED = Setting((0.3, 0.01))
 COLD = (
     Setting((0.3, 0.01), RECOMPUTING, cold=True),
     Setting((0.3, 0.05), REORDERING, cold=True),
-    Setting((2.0, 0.03), REORDERING, cold=True, growth=0.0),
+    Setting((3.0, 0.03), RECOMPUTING, cold=True, growth=0.0),
 )
+#: Settings that get a long run: which one wins in the end shows late.
+FINALISTS = 2
 
 
 @dataclass(frozen=True)
@@ -222,18 +226,18 @@ class _Portfolio:
         self.runs = 0
 
     def run_all(self) -> None:
-        """Short runs of each setting, long runs of the cold one that did best, and warm ones in between."""
+        """Short runs of each setting, long runs of the cold ones that did best, and warm ones in between."""
         timed = not math.isinf(self.run.deadline.remaining)
         self.incumbent.offer(self.given)
         self.starts()
         self.anneal(self.best, WARM, 0.06)
         outcomes = [self.anneal(self.given, setting, 0.06) for setting in COLD]
-        best = min(range(len(COLD)), key=lambda k: (*outcomes[k], k))
-        warm = replace(WARM, shares=COLD[best].shares)
-        self.anneal(self.best, warm, 0.06)
-        restarts = max(self.params.restarts, self.run.n_jobs if timed else 1)
-        self.restart(COLD[best], restarts, 0.6)
-        self.anneal(self.best, warm, 0.1)
+        ranking = sorted(range(len(COLD)), key=lambda k: (*outcomes[k], k))
+        reheated = replace(REHEATED, shares=COLD[ranking[0]].shares)
+        self.anneal(self.best, reheated, 0.06)
+        restarts = max(self.params.restarts, self.run.n_jobs if timed else 1, FINALISTS)
+        self.restart([COLD[ranking[k % FINALISTS]] for k in range(restarts)], 0.6)
+        self.anneal(self.best, reheated, 0.1)
 
     @property
     def best(self) -> IntArray:
@@ -288,12 +292,13 @@ class _Portfolio:
         self.runs += 1
         return int(np.random.default_rng([self.run.seed, self.runs]).integers(2**31))
 
-    def restart(self, setting: Setting, restarts: int, part: float) -> None:
-        """Cold runs of several seeds that share `part` of the whole, in parallel where that pays."""
+    def restart(self, settings: list[Setting], part: float) -> None:
+        """A cold run of each setting; they share `part` of the whole, in parallel where that pays."""
+        restarts = len(settings)
         proposals, _ = self.share(part / restarts)
         work = math.inf if proposals is None else proposals
         if self.run.n_jobs == 1 or restarts == 1 or work < PARALLEL_PROPOSALS:
-            for _ in range(restarts):
+            for setting in settings:
                 self.anneal(self.given, setting, part / restarts)
             return
         if self.incumbent.meets_bound or self.run.deadline.expired:
@@ -306,7 +311,7 @@ class _Portfolio:
         jobs = [
             _Job(self.graph, self.given, self.budget, setting, self.seed(), proposals, seconds,
                  self.incumbent.lower_bound)
-            for _ in range(restarts)
+            for setting in settings
         ]  # fmt: skip
         for k, found in enumerate(self._parallel(jobs, workers)):
             if isinstance(found, str):

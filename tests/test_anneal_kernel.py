@@ -23,6 +23,7 @@ from hremate.solvers._anneal_state_kernel import (
     STEPS,
     VACANT,
     put,
+    shift,
     take,
     undo,
 )
@@ -123,6 +124,20 @@ def test_undo_restores_order_overflow_and_time(rng: random.Random) -> None:
     assert np.array_equal(sequence.order, order)
     assert s.scalar[OVERFLOW] == overflow
     agrees(sequence, budget)
+
+
+def test_a_run_does_not_pass_another_run_of_its_op() -> None:
+    graph = generate("chain", 6, seed=0)
+    order = np.array([0, 1, 0, 1, *range(2, graph.n_ops)])
+    sequence = Sequence(graph, order, base_peak(graph), 0)
+    g, s = sequence.net, sequence.state
+    s.scalar[LOGGED] = 0
+    assert not shift(g, s, np.int64(1), np.int64(0), np.int64(2), np.int64(0))
+    assert not shift(g, s, np.int64(1), np.int64(1), np.int64(1), np.int64(0))
+    assert np.array_equal(sequence.order, order)
+    assert shift(g, s, np.int64(0), np.int64(1), np.int64(1), np.int64(0))
+    assert sequence.order[:4].tolist() == [0, 0, 1, 1]
+    agrees(sequence, base_peak(graph))
 
 
 def test_the_best_is_kept_when_the_sequence_is_laid_out_anew() -> None:
