@@ -19,21 +19,24 @@ from hremate.errors import SolverError
 from hremate.graph import Graph, IntArray
 from hremate.ilp.bundles import bundles, pinned_tensors
 from hremate.ilp.cache import OptionCache
+from hremate.ilp.flat import annealed, price_memory
 from hremate.ilp.inner import InnerParams
 from hremate.ilp.leaves import LeafTask
 from hremate.ilp.level import LevelParams, LevelSearch, Stopped, timed
 from hremate.ilp.nest import Solver, make_nest
 from hremate.ilp.options import FrontierParams
 from hremate.ilp.plans import Params, Plan, plans, reruns_of, tree_of
+from hremate.partition.evaluate import evaluate
+from hremate.partition.phases import split_position
 from hremate.partition.tree import check_tree
 from hremate.result import Result, Status
 from hremate.schedule import Schedule
-from hremate.simulate import base_peak, simulate, step_memory
+from hremate.simulate import base_peak, simulate
 from hremate.solvers.base import Run, finish
 from hremate.solvers.beam import beam_search
 from hremate.solvers.cut import Params as CutParams
 from hremate.solvers.cut import cut_search
-from hremate.solvers.cut_model import Cut, moment_problem, solve_cut
+from hremate.solvers.cut_model import Cut
 from hremate.solvers.exact import solve_staged
 from hremate.solvers.incumbent import OPTIMAL_GAP, meets
 from hremate.solvers.repair import repair
@@ -44,8 +47,6 @@ LEAF_OPS = 60
 MOST_INTERFACE = 2000
 #: How the H-ILPs inside a block are worked on.
 INNER_LEVEL = LevelParams(menu=5, refinements=1, node_limit=1, seconds=5.0, gap=1e-2, tight=True)
-#: Branch-and-bound nodes times ops and arcs of the cut of the whole graph.
-CUT_WORK = 4 * 10**5
 #: Share of the remaining time that the flat cut may take, and seconds on graphs of up to so many ops.
 RESERVE_SHARE, RESERVE_SECONDS, LARGE_GRAPH = 0.15, 10.0, 5000
 #: Share of the remaining time that the options of one plan may take.
@@ -54,10 +55,13 @@ OPTION_SHARE, NESTED_OPTION_SHARE = 0.3, 0.5
 MILP_SHARE = 0.15
 #: Share of the remaining time that the flat beam search may take.
 BEAM_SHARE = 0.15
+#: On graphs without phases, shares of the remaining time of beam search and of blocks, before annealing; and
+#: the share of bytes that no block decides about beyond which blocks are not tried.
+PHASELESS_BEAM, PHASELESS_BLOCKS, MOST_SHARED = 0.05, 0.15, 0.4
 #: An answer this close to the bound of the cut model is not worth another partition (share of base time).
 CLOSE_ENOUGH = 2e-4
 #: An answer this far from that bound is worth trying with more ways to save memory.
-FAR_OFF = 1.5e-2
+FAR_OFF = 5e-3
 #: A plan that gains less than this over the ones before ends the trying of further ones.
 WORTHWHILE = 3e-4
 
@@ -133,22 +137,50 @@ class _Search:
         """Try one plan after another; raises Stopped when time is up."""
         self.check_time()
         with timed(self.run, "cut"):
-            self.cut = price_memory(self.graph, self.budget, self.params)
+            self.cut = price_memory(self.graph, self.budget, self.params.cut_nodes)
         if self.graph.n_ops <= LEAF_OPS and not self.params.particular:
             self.solve_as_leaf()
             if self.solved:
                 return
+        flat = self.params.flat_start and not self.params.particular
+        if flat and split_position(self.graph) == self.graph.n_ops:
+            self.run_without_phases()
+            return
         self.prepare_reserves()
-        if self.params.flat_start and not self.params.particular:
+        if flat:
             for stage, order in self.reserves.items():
                 if self.optimal(order):
                     self.offer(order, stage)
                     return
+        self.try_plans()
+        if not self.solved and not any(map(self.fits, self.reserves.values())):
+            self.run.stats.degraded.append("no schedule from blocks within the budget; used beam search")
+            self.search_beam()
+
+    def run_without_phases(self) -> None:
+        """Beam search, some time for blocks if these promise something, then annealing."""
+        deadline = self.run.deadline
+        self.search_beam(PHASELESS_BEAM * deadline.remaining)
+        first = plans(self.graph, self.params)[0]
+        if evaluate(self.graph, tree_of(self.graph, self.params, first)).score <= MOST_SHARED:
+            self.run.deadline = deadline.shortened(PHASELESS_BLOCKS * deadline.remaining)
+            try:
+                self.try_plans()
+            except Stopped:
+                if self.run.stats.interrupted:
+                    raise
+            finally:
+                self.run.deadline = deadline
+        if not self.best_possible:
+            self.anneal()
+
+    def try_plans(self) -> None:
+        """One plan after another, until one is close to the bound or the next ones promise little."""
         skip_to_tight = False
         for plan in plans(self.graph, self.params):
             if self.gap <= (FAR_OFF if plan.tight else CLOSE_ENOUGH):
                 break
-            if self.solved and self.best is not None and self.best.time <= self.run.lower_bound:
+            if self.best_possible:
                 break
             if skip_to_tight and not plan.tight:
                 continue
@@ -159,9 +191,6 @@ class _Search:
                 if plan.tight:
                     break
                 skip_to_tight = True
-        if not self.solved and not any(map(self.fits, self.reserves.values())):
-            self.run.stats.degraded.append("no schedule from blocks within the budget; used beam search")
-            self.search_beam()
 
     def run_plan(self, plan: Plan) -> None:
         """Partition, options, and the H-ILP with its refinements."""
@@ -214,7 +243,7 @@ class _Search:
         """Solve a small graph as one leaf: beam search, then the segment-alive MILP from its answer."""
         self.search_beam()
         assert self.best is not None
-        if self.solved and self.best.time <= self.run.lower_bound:
+        if self.best_possible:
             return
         with timed(self.run, "exact"):
             try:
@@ -271,14 +300,21 @@ class _Search:
         """Whether a schedule meets the bound on time."""
         return self.fits(order) and meets(self.graph, self.graph.time[order].sum(), self.run.lower_bound)
 
-    def search_beam(self) -> None:
+    def search_beam(self, seconds: float = float("inf")) -> None:
         with timed(self.run, "beam"):
             found = beam_search(
                 self.graph, self.budget, width=8 * self.params.width, seed=self.run.seed,
-                deadline=self.run.deadline,
+                deadline=self.run.deadline.within(seconds),
             )  # fmt: skip
             self.offer(found.smallest if found.order is None else found.order, "beam")
         self.check_time(found.interrupted)
+
+    def anneal(self) -> None:
+        """Anneal for the rest of the time, from the best schedule among other starts."""
+        assert self.best is not None
+        with timed(self.run, "anneal"):
+            interrupted = annealed(self.graph, self.budget, self.run, self.best.order, self.offer)
+        self.check_time(interrupted)
 
     # -- pieces ---------------------------------------------------------------------------------
 
@@ -304,6 +340,12 @@ class _Search:
     def solved(self) -> bool:
         return self.best is not None and self.best.peak <= self.budget
 
+    @property
+    def best_possible(self) -> bool:
+        """Whether the best schedule meets the bound on time."""
+        best = self.best
+        return self.solved and best is not None and meets(self.graph, best.time, self.run.lower_bound)
+
     def distance(self, time: float) -> float:
         """Distance of a time from the bound, as a share of the base time; infinite without a bound."""
         if self.cut is None:
@@ -319,11 +361,3 @@ class _Search:
         self.run.stats.interrupted |= interrupted
         if interrupted or self.run.deadline.expired:
             raise Stopped
-
-
-def price_memory(graph: Graph, budget: int, params: Params) -> Cut | None:
-    """The cut of the whole graph at its peak step: the price of memory and what to run again."""
-    peak_step = int(np.argmax(step_memory(graph, np.arange(graph.n_ops))))
-    problem, needed = moment_problem(graph, peak_step)
-    nodes = max(1, min(params.cut_nodes, CUT_WORK // (len(problem.time) + len(problem.in_idx))))
-    return solve_cut(problem, budget - needed, node_limit=nodes)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import joblib
+import numpy as np
 
+from hremate.graph import Graph, Op
 from hremate.ilp.inner import InnerParams, Inside, inner_options
-from hremate.ilp.leaf import Leaf, Option
+from hremate.ilp.leaf import Leaf, Option, make_leaf
 from hremate.ilp.leaf_graph import low_peak_options
 from hremate.ilp.options import FrontierParams, frontier
+from hremate.partition.tree import Block
 from hremate.result import Stats
 from hremate.solvers.base import Deadline, Run
 
@@ -54,10 +58,14 @@ class Outcome:
     #: Failures survived on the way.
     degraded: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
+    #: CPU seconds of its process.
+    seconds: float = 0.0
 
 
 def solve_jobs(jobs: Sequence[Job], seconds: float, run: Run) -> list[Outcome]:
     """The outcome of each job, by joblib with `run.n_jobs` workers, largest block first.
+
+    `run.stats.seconds["leaves"]` gets their CPU seconds, whichever processes they ran in.
 
     Without time pressure the answer does not depend on the number of workers. When the pool breaks (a worker
     is killed), what finished is kept, the rest is solved in this process, and `run.stats.degraded` says so.
@@ -70,10 +78,8 @@ def solve_jobs(jobs: Sequence[Job], seconds: float, run: Run) -> list[Outcome]:
     results: dict[int, Outcome] = {}
     order = sorted(range(len(jobs)), key=lambda k: (-jobs[k].leaf.n_ops, k))
     work = sum(job.leaf.n_ops for job in jobs)
-    if run.n_jobs != 1 and len(jobs) > 2 and work >= PARALLEL_OPS:
-        # The smallest job runs here, so that all kernels are compiled before workers load them.
-        first = order.pop()
-        results[first] = solve_job(jobs[first], seconds)
+    if run.n_jobs != 1 and len(jobs) > 1 and work >= PARALLEL_OPS:
+        compile_kernels(jobs[0].task)
         workers = joblib.effective_n_jobs(run.n_jobs)
         shares = {k: min(1.0, workers * jobs[k].leaf.n_ops / work) * seconds for k in order}
         try:
@@ -93,11 +99,22 @@ def solve_jobs(jobs: Sequence[Job], seconds: float, run: Run) -> list[Outcome]:
             results[k] = solve_job(jobs[k], here.remaining * jobs[k].leaf.n_ops / max(1, left))
             left -= jobs[k].leaf.n_ops
     outcomes = [results[k] for k in range(len(jobs))]
+    spent = run.stats.seconds.get("leaves", 0.0)
+    run.stats.seconds["leaves"] = spent + sum(outcome.seconds for outcome in outcomes)
     for outcome in outcomes:
         run.stats.degraded += outcome.degraded
         for name, count in outcome.counts.items():
             run.stats.counts[name] = run.stats.counts.get(name, 0) + count
     return outcomes
+
+
+def compile_kernels(task: LeafTask) -> None:
+    """Solve a block of four ops, so that workers find all kernels compiled."""
+    a, b, c, d = ("a", 8), ("b", 8), ("c", 8), ("d", 8)
+    ops = [Op("0", 1.0, (), (a,)), Op("1", 1.0, ("a",), (b,)), Op("2", 1.0, ("a", "b"), (c,))]
+    graph = Graph.from_ops([*ops, Op("3", 1.0, ("a", "c"), (d,))], ["d"])
+    leaf = make_leaf(graph, Block(np.arange(2), np.arange(2, 4)), np.zeros(4, np.bool_))
+    solve_job(Job(leaf, "of four ops", task), float("inf"))
 
 
 def _numbered(k: int, job: Job, seconds: float) -> tuple[int, Outcome]:
@@ -116,6 +133,7 @@ def solve_job(job: Job, seconds: float) -> Outcome:
     """
     deadline = Deadline(seconds if seconds < float("inf") else None)
     run = Run(seed=job.task.seed, deadline=deadline)
+    start = time.process_time()
     try:
         options = _options(job, run)
     except Exception as error:  # a fault in one block must not end the whole solve
@@ -130,6 +148,7 @@ def solve_job(job: Job, seconds: float) -> Outcome:
         not deadline.expired and not stats.degraded,
         [f"block {job.name}: {event}" for event in stats.degraded],
         stats.counts,
+        time.process_time() - start,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hremate.errors import MethodError
 from hremate.graph import Graph
 from hremate.ilp.program import Reruns
-from hremate.ilp.trees import CHILDREN, split_blocks
+from hremate.partition.nested import Limits, deepened
 from hremate.partition.registry import find_partitioner
 from hremate.partition.tree import BlockTree
 
@@ -18,10 +18,14 @@ DEFAULT_PARTITION, LARGE_PARTITION, MOST_OPS = "best", "intervals", 20_000
 SMALL_TREE = 8
 #: Graphs of up to this many ops get few, large blocks and options of low peak from searches on these.
 SMALL_GRAPH = 900
+#: Small graphs are also cut into blocks of about so many ops, whose options the exact model finds.
+EXACT_BLOCK = 25
 #: Graphs of more ops than this get a further level when memory is tight.
 SMALLEST_NESTED = 200
 #: Size of leaves that further levels aim at.
 NESTED_LEAF = 100
+#: Blocks that a block is split into, and the size up to which it is not.
+CHILDREN, SMALLEST_SPLIT = 6, 23
 
 
 @dataclass(frozen=True)
@@ -101,12 +105,17 @@ def plans(graph: Graph, params: Params) -> list[Plan]:
         counts = [8, 12]
     largest = max(1, graph.n_ops // 4)
     counts = sorted({min(count, largest) for count in counts})
+    tight = counts[::-1]
+    few = max(2, -(-graph.n_ops // EXACT_BLOCK))
+    if few < counts[0] and not params.blocks:
+        tight.insert(0, few)
     if params.depth is not None:
-        return [Plan(count, tight, params.depth - 2) for tight in (False, True) for count in counts]
+        inner = params.depth - 2
+        return [Plan(count, False, inner) for count in counts] + [Plan(count, True, inner) for count in tight]
     below = max(1, inner_levels(graph.n_ops, counts[0]))
     flat = [Plan(count, False, 0) for count in counts]
     if graph.n_ops <= SMALL_GRAPH:
-        flat += [Plan(count, True, 0) for count in counts[::-1]]
+        flat += [Plan(count, True, 0) for count in tight]
     # The H-ILP is larger when memory is tight: few blocks, the rest is up to the levels below.
     deep = [Plan(counts[0], True, inner) for inner in sorted({1, below})]
     return flat + (deep if graph.n_ops > SMALLEST_NESTED else [])
@@ -133,4 +142,7 @@ def tree_of(graph: Graph, params: Params, plan: Plan) -> BlockTree:
         return params.tree
     usual = DEFAULT_PARTITION if graph.n_ops <= MOST_OPS else LARGE_PARTITION
     cut = find_partitioner(params.partition or usual).load()
-    return split_blocks(graph, cut(graph, plan.blocks), plan.inner, cut)
+    tree = cut(graph, plan.blocks)
+    if plan.inner < 1:
+        return tree
+    return deepened(graph, tree, Limits(CHILDREN, SMALLEST_SPLIT, plan.inner, even=False), cut)

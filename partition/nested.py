@@ -31,6 +31,8 @@ class Limits:
     leaf_ops: int = 100
     #: Most levels; leaves are larger than `leaf_ops` where it ends the splitting.
     depth: int = 20
+    #: Whether blocks have as few children as reach leaves of that size in as few levels; else `blocks` each.
+    even: bool = True
 
     def __post_init__(self) -> None:
         if self.blocks < 2:
@@ -42,10 +44,12 @@ class Limits:
     def children(self, n_ops: int, levels: int) -> int:
         """Number of children of a block of `n_ops` ops with `levels` levels to go, 1 for a leaf.
 
-        Levels are as few as the limits allow, and branch evenly.
+        Levels are as few as the limits allow, and branch evenly if `even` says so.
         """
         if levels < 1 or n_ops <= self.leaf_ops:
             return 1
+        if not self.even:
+            return self.blocks
         leaves = n_ops / (AIM * self.leaf_ops)
         needed = min(levels, math.ceil(math.log(leaves) / math.log(self.blocks) - 1e-9))
         return min(self.blocks, max(2, math.ceil(leaves ** (1 / max(1, needed)) - 1e-9)))
@@ -88,18 +92,44 @@ def nested(
     >>> nested(hr.generate("transformer", 2000), Limits(blocks=8, leaf_ops=80)).depth
     2
     """
-    if isinstance(partitioner, str):
-        partitioner = find_partitioner(partitioner).load()
     limits = Limits() if limits is None else limits
     split = split_position(graph) if split is None else split
     return _Splitter(graph, limits, partitioner).split(graph, np.arange(graph.n_ops), split, limits.depth)
 
 
+def deepened(
+    graph: Graph, tree: BlockTree, limits: Limits, partitioner: str | PartitionFunction = "intervals"
+) -> BlockTree:
+    """`tree` with at most `limits.depth` further levels below its blocks, as in `nested`.
+
+    Parameters
+    ----------
+    tree : BlockTree
+        Over `graph`; blocks that have children keep them as they are.
+    limits : Limits
+    partitioner : str or function
+
+    Raises
+    ------
+    MethodError
+        No such partitioner.
+    """
+    splitter = _Splitter(graph, limits, partitioner)
+    ops = np.arange(graph.n_ops)
+    blocks = [
+        splitter.with_children(graph, ops, block, limits.depth) if block.children is None else block
+        for block in tree.blocks
+    ]
+    return BlockTree(tuple(blocks), tree.items)
+
+
 class _Splitter:
     """Splits blocks and remembers the trees of blocks it has seen."""
 
-    def __init__(self, graph: Graph, limits: Limits, partitioner: PartitionFunction) -> None:
+    def __init__(self, graph: Graph, limits: Limits, partitioner: str | PartitionFunction) -> None:
         self.limits = limits
+        if isinstance(partitioner, str):
+            partitioner = find_partitioner(partitioner).load()
         self.partitioner = partitioner
         self.codes = type_codes(graph)
         #: Trees in ops of the block alone, by a digest of the block.
@@ -132,6 +162,8 @@ class _Splitter:
             return block
         inner = block.ops
         children = self.split(subgraph(graph, inner), ops[inner], len(block.forward), levels)
+        if len(children.blocks) < 2:
+            return block
         return Block(block.forward, block.backward, translated(children, inner))
 
     def digest(self, graph: Graph, ops: IntArray, split: int, levels: int) -> bytes:

@@ -7,7 +7,7 @@ import oracle
 import pytest
 
 import hremate as hr
-from hremate.ilp import hierarchical, leaves, level
+from hremate.ilp import flat, hierarchical, leaves, level
 from hremate.ilp.hierarchical import Params
 from hremate.solvers.base import Deadline, Run
 
@@ -156,6 +156,34 @@ def test_too_many_shared_tensors_skip_the_hilp_and_are_told(monkeypatch: pytest.
     result = hr.solve(hr.generate("transformer", 150, 1), "60%", blocks=3, flat_start=False, **ALONE)
     assert result.solved
     assert any("too many for the H-ILP" in event for event in result.stats.degraded)
+
+
+def test_without_phases_annealing_improves_on_beam_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flat, "PROPOSALS_PER_OP", 500)
+    graph = hr.generate("layered", 100, 0)
+    beam = hr.solve(graph, "65%", "beam", width=8)
+    result = hr.solve(graph, "65%", polish=0, grid=6, node_limit=20)
+    assert "anneal" in result.stats.seconds
+    assert result.time <= beam.time
+    again = hr.solve(graph, "65%", polish=0, grid=6, node_limit=20)
+    assert again.schedule == result.schedule
+
+
+def test_without_phases_blocks_alone_can_be_had() -> None:
+    graph = hr.generate("series-parallel", 100, 1)
+    result = hr.solve(graph, "80%", flat_start=False, **ALONE)
+    assert "anneal" not in result.stats.seconds
+
+
+def test_ctrl_c_while_annealing_hands_in_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(flat.anneal, "anneal", interrupt)
+    graph = hr.generate("layered", 100, 0)
+    result = hr.solve(graph, "60%", **ALONE)
+    assert result.schedule is not None
+    assert result.stats.interrupted
 
 
 def test_graph_without_time_is_solved_without_warning() -> None:

@@ -13,14 +13,14 @@ from hremate.ilp import hierarchical, nest
 from hremate.ilp.cache import runs
 from hremate.ilp.inner import InnerParams, Inside, inner_options, with_gap
 from hremate.ilp.leaf import make_leaf
-from hremate.ilp.leaf_graph import leaf_graph
+from hremate.ilp.leaf_graph import EXACT_OPS, leaf_graph
 from hremate.ilp.leaves import LeafTask
 from hremate.ilp.level import LevelParams
 from hremate.ilp.nest import Solver, make_nest
 from hremate.ilp.options import FrontierParams, frontier
-from hremate.ilp.plans import inner_levels
-from hremate.ilp.trees import split_blocks
+from hremate.ilp.plans import Params, inner_levels, plans
 from hremate.partition.intervals import intervals
+from hremate.partition.nested import Limits, deepened
 from hremate.partition.registry import PARTITIONERS
 from hremate.partition.tree import Block, BlockTree, Item, check_tree
 from hremate.simulate import simulate
@@ -40,9 +40,13 @@ def task(inner: InnerParams | None = INNER) -> LeafTask:
     return LeafTask(FrontierParams(grid=4), low_peak_width=0, inner=inner)
 
 
+def two_level_tree(graph: hr.Graph, blocks: int, levels: int = 1) -> BlockTree:
+    return deepened(graph, intervals(graph, blocks), Limits(6, 23, levels, even=False))
+
+
 def first_nest(kind: str, ops: int, blocks: int, index: int, levels: int = 1) -> nest.Nest:
     graph = hr.generate(kind, ops, 1)
-    tree = split_blocks(graph, intervals(graph, blocks), levels, intervals)
+    tree = two_level_tree(graph, blocks, levels)
     check_tree(graph, tree)
     return make_nest(graph, tree.blocks[index], np.zeros(graph.n_tensors, np.bool_), "0")
 
@@ -110,7 +114,7 @@ def test_gap_stands_between_the_parts() -> None:
 
 def test_equal_blocks_are_solved_once_across_levels() -> None:
     graph = hr.generate("rnn", 1500, 0)
-    tree = split_blocks(graph, intervals(graph, 6), 1, intervals)
+    tree = two_level_tree(graph, 6)
     pinned = np.zeros(graph.n_tensors, np.bool_)
     nests = [make_nest(graph, block, pinned, str(j)) for j, block in enumerate(tree.blocks)]
     solver = Solver(Run(), None)
@@ -151,7 +155,7 @@ def test_unknown_partitioner_is_refused() -> None:
 
 def test_a_tree_may_be_passed_and_is_checked() -> None:
     graph = hr.generate("transformer", 150, 1)
-    tree = split_blocks(graph, intervals(graph, 3), 1, intervals)
+    tree = two_level_tree(graph, 3)
     result = hr.solve(graph, "60%", tree=tree, polish=0, **QUICK)
     assert result.solved
     assert result.stats.counts["levels"] == 1 + tree.depth
@@ -187,6 +191,14 @@ def test_few_levels_are_asked_for_where_few_suffice() -> None:
     assert inner_levels(300, 6) == 0
     assert inner_levels(5000, 12) == 1
     assert inner_levels(100_000, 12) > inner_levels(5000, 12)
+
+
+def test_small_graphs_are_also_cut_into_blocks_for_the_exact_model() -> None:
+    for ops, few in ((70, True), (600, False)):
+        graph = hr.generate("chain", ops, 1)
+        first = next(plan for plan in plans(graph, Params(depth=2)) if plan.tight)
+        assert (graph.n_ops / first.blocks < EXACT_OPS) == few
+    assert {plan.blocks for plan in plans(graph, Params(depth=2, blocks=9))} == {9}
 
 
 def test_depth_below_two_is_refused() -> None:

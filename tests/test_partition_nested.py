@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hremate as hr
 from hremate.partition.evaluate import class_hashes
-from hremate.partition.nested import Limits, nested
+from hremate.partition.nested import Limits, deepened, nested
 from hremate.partition.registry import PARTITIONERS
 from hremate.partition.tree import Block, BlockTree, check_tree
 
@@ -91,6 +91,25 @@ def test_equal_blocks_have_equal_children(name: str) -> None:
         shapes.setdefault(hashed, []).append([local[part].tolist() for part in block.children.parts(0)])
     assert max(map(len, shapes.values())) >= 3
     assert all(shape == same[0] for same in shapes.values() for shape in same)
+
+
+def test_uneven_limits_branch_as_widely_as_they_may() -> None:
+    limits = Limits(blocks=6, leaf_ops=23, even=False)
+    assert [limits.children(n_ops, 1) for n_ops in (23, 24, 100_000)] == [1, 6, 6]
+    assert limits.children(24, 0) == 1
+
+
+@pytest.mark.parametrize("name", PARTITIONERS)
+def test_a_tree_gets_further_levels_and_keeps_its_blocks(name: str) -> None:
+    graph = hr.generate("encdec", 900, 1)
+    flat = PARTITIONERS[name].load()(graph, 5)
+    tree = deepened(graph, flat, Limits(blocks=4, leaf_ops=20, depth=2), name)
+    check_tree(graph, tree)
+    assert tree.depth == 3 and tree.items == flat.items
+    for before, after in zip(flat.blocks, tree.blocks, strict=True):
+        assert np.array_equal(before.ops, after.ops)
+    again = deepened(graph, tree, Limits(blocks=2, leaf_ops=1), name)
+    assert all(a.children is b.children for a, b in zip(tree.blocks, again.blocks, strict=True) if a.children)
 
 
 def test_a_function_of_ones_own_is_a_partitioner() -> None:
