@@ -3,7 +3,8 @@
 1. Partition the given order into blocks (`hremate.partition`).
 2. Price memory with the cut model of the whole graph (`hremate.solvers.cut_model`).
 3. Draw the frontier of options of each class of equal blocks (`hremate.ilp.options`).
-4. Choose menus by the price, solve the H-ILP, refine the menus around its answer, solve again.
+4. Choose menus by the price, solve the H-ILP, refine the menus around its answer, solve again. Where cuts
+   alone stay far from the bound, a chain of many small blocks goes first (`hremate.ilp.chains`).
 5. Expand to a flat schedule, repair it, check it exactly; tighten and solve again if it does not fit.
 
 Source: Gusak et al., ICML 2025 (HiRemate); the H-ILP here does not pin phantoms and has exact memory rows.
@@ -19,6 +20,7 @@ from hremate.errors import SolverError
 from hremate.graph import Graph, IntArray
 from hremate.ilp.bundles import bundles, pinned_tensors
 from hremate.ilp.cache import OptionCache
+from hremate.ilp.chains import chain_orders
 from hremate.ilp.flat import annealed, price_memory
 from hremate.ilp.inner import InnerParams
 from hremate.ilp.leaves import LeafTask
@@ -58,6 +60,8 @@ BEAM_SHARE = 0.15
 #: On graphs without phases, shares of the remaining time of beam search and of blocks, before annealing; and
 #: the share of bytes that no block decides about beyond which blocks are not tried.
 PHASELESS_BEAM, PHASELESS_BLOCKS, MOST_SHARED = 0.05, 0.15, 0.4
+#: Share of the remaining time that chains of blocks may take.
+CHAIN_SHARE = 0.3
 #: An answer this close to the bound of the cut model is not worth another partition (share of base time).
 CLOSE_ENOUGH = 2e-4
 #: An answer this far from that bound is worth trying with more ways to save memory.
@@ -152,6 +156,7 @@ class _Search:
                 if self.optimal(order):
                     self.offer(order, stage)
                     return
+        self.search_chains()
         self.try_plans()
         if not self.solved and not any(map(self.fits, self.reserves.values())):
             self.run.stats.degraded.append("no schedule from blocks within the budget; used beam search")
@@ -176,7 +181,7 @@ class _Search:
 
     def try_plans(self) -> None:
         """One plan after another, until one is close to the bound or the next ones promise little."""
-        skip_to_tight = False
+        skip_to_tight, first = False, True
         for plan in plans(self.graph, self.params):
             if self.gap <= (FAR_OFF if plan.tight else CLOSE_ENOUGH):
                 break
@@ -187,10 +192,11 @@ class _Search:
             self.check_time()
             before = self.gap
             self.run_plan(plan)
-            if self.solved and before - self.gap < WORTHWHILE:
+            if self.solved and not first and before - self.gap < WORTHWHILE:
                 if plan.tight:
                     break
                 skip_to_tight = True
+            first = False
 
     def run_plan(self, plan: Plan) -> None:
         """Partition, options, and the H-ILP with its refinements."""
@@ -238,6 +244,21 @@ class _Search:
             price=price or graph.total_time / max(1, self.base_peak),
             reruns=reruns_of(tree, plan), rerun=rerun, offer=self.offer,
         ).search()  # fmt: skip
+
+    def search_chains(self) -> None:
+        """Chains of many blocks, where cuts of the whole graph stay far from the bound."""
+        cut = self.reserves["flat cut"]
+        if self.params.particular or (
+            self.fits(cut) and self.distance(float(self.graph.time[cut].sum())) <= FAR_OFF
+        ):
+            return
+        with timed(self.run, "chain"):
+            seconds = CHAIN_SHARE * self.run.deadline.remaining
+            alone = Run(seed=self.run.seed, deadline=self.run.deadline.within(seconds))
+            for order in chain_orders(self.graph, self.budget, alone):
+                self.offer(order, "chain")
+                self.offer(repair(self.graph, order, self.budget), "chain")
+        self.check_time()
 
     def solve_as_leaf(self) -> None:
         """Solve a small graph as one leaf: beam search, then the segment-alive MILP from its answer."""

@@ -21,7 +21,8 @@ from hremate.ilp.options import FrontierParams, frontier
 from hremate.partition.tree import Block
 from hremate.result import Result
 from hremate.solvers.base import Run, finish
-from hremate.solvers.blocks import Chain, ChainOption, build_chain
+from hremate.solvers.blocks import Chain, ChainOption
+from hremate.solvers.chain_cuts import build_chain
 from hremate.solvers.expand import Sweep
 from hremate.solvers.rotor import solve_chain
 

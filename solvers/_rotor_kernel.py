@@ -10,7 +10,7 @@ from hremate._jit import kernel
 @kernel
 def chain_program(  # type: ignore[no-untyped-def]
     capacity,
-    entry,
+    state,
     skip_peak,
     skip_time,
     gradients,
@@ -24,18 +24,20 @@ def chain_program(  # type: ignore[no-untyped-def]
 ):
     """Least time to run every segment of a chain forward and backward, for every memory.
 
-    Memory is counted in slots. A segment a..b starts with the input of block a and the gradients that
-    enter block b in memory; the input does not count, the gradients do.
+    Memory is counted in slots. A segment a..b starts with the state before block a and the gradients that
+    enter block b in memory; the state does not count, the gradients do.
 
     Parameters
     ----------
     capacity : int, largest memory in slots.
-    entry : int64[L], slots of the input of each block.
-    skip_peak : int64[L], peak of a fast-forward of each block, its output included, its input not.
+    state : int64[L + 1, L + 1], entry (a, j): slots that the state before block j holds of what the blocks
+        a .. j - 1 make; 0 for a >= j.
+    skip_peak : int64[L], peak of a fast-forward of each block, what it hands on
+        included, the state before it not.
     skip_time : float64[L], time of a fast-forward.
     gradients : int64[L], slots of all that the backward parts behind block b leave, entry b.
     option_ptr : int64[L + 1], options of block i are option_ptr[i]:option_ptr[i + 1].
-    saved : int64[options], slots kept between the parts of the block, its output included.
+    saved : int64[options], slots kept between the parts of the block, what it hands on included.
     forward_peak : int64[options], as `skip_peak`, with what is saved.
     backward_peak : int64[options], peak of the backward part, incoming gradients included.
     time : float64[options], time of both parts.
@@ -47,7 +49,7 @@ def chain_program(  # type: ignore[no-untyped-def]
     cost : float64[L, L, capacity + 1]
         Entry (a, b, m): the least time for blocks a..b in m slots, inf when they do not fit.
     """
-    n = len(entry)
+    n = len(skip_peak)
     cost = np.full((n, n, capacity + 1), np.inf)
     for length in range(n):
         for a in range(n - length):
@@ -66,12 +68,11 @@ def chain_program(  # type: ignore[no-untyped-def]
             run_time = 0.0
             need = 0
             for j in range(a + 1, b + 1):
-                # Fast-forward a..j-1, keep the input of j, come back to a afterwards.
-                held = entry[j - 1] if j - 1 > a else 0
-                need = max(need, held + skip_peak[j - 1] + gradients[b])
+                # Fast-forward a..j-1, keep the state before j, come back to a afterwards.
+                need = max(need, state[a, j - 1] + skip_peak[j - 1] + gradients[b])
                 run_time += skip_time[j - 1]
                 right = cost[j, b]
                 left = cost[a, j - 1]
-                for m in range(max(need, entry[j]), capacity + 1):
-                    row[m] = min(row[m], run_time + right[m - entry[j]] + left[m])
+                for m in range(max(need, state[a, j]), capacity + 1):
+                    row[m] = min(row[m], run_time + right[m - state[a, j]] + left[m])
     return cost

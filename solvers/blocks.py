@@ -1,27 +1,21 @@
-"""A training graph as a chain of blocks with options, the ground of `rotor` and `rockmate`.
+"""A training graph as a chain of blocks with options, the ground of `rotor`, `rockmate` and `hierarchical`.
 
-Blocks are cut at articulation tensors of the forward part. The backward part of a block reads its own
-tensors, its input, its output and gradients only; backward ops are assigned accordingly.
+Blocks are intervals of the forward part (`hremate.solvers.chain_cuts`). Between two of them lies a *state*:
+the tensors made before and read by forward ops behind. On a chain in the narrow sense states are single
+tensors; recurrent networks have small ones, and every graph has some. The backward part of a block reads its
+own tensors, those of the states around it, and gradients only; backward ops are assigned accordingly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 
 import numpy as np
 
-from hremate.errors import MethodError
 from hremate.graph import BoolArray, Graph, IntArray
 from hremate.simulate import memory_kernel
-from hremate.solvers.chain import (
-    articulation_positions,
-    crossing,
-    last_forward_read,
-    side_tensors,
-    training_split,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +24,6 @@ class ChainBlock:
 
     forward: IntArray
     backward: IntArray
-    #: Tensors that the block before hands over, and that the block hands on; -1 at the ends.
-    entry: int
-    exit: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +34,14 @@ class ChainOption:
     forward: IntArray
     #: Backward ops and the forward ops run again among them, int64[].
     backward: IntArray
-    #: Bytes kept between the parts, the output of the block included.
+    #: Bytes kept between the parts, what the block hands on included.
     saved_bytes: int
-    #: Peaks in bytes: forward without the input of the block; backward with the gradients that enter.
+    #: Peaks in bytes: forward without the state before the block; backward with the gradients that enter.
     forward_peak: int
     backward_peak: int
     #: Time of both parts.
     time: float
-    #: The same three for a run after which no later block reads the output of this one.
+    #: The same three for a run after which no later block reads what this one makes.
     tail: IntArray
     tail_peak: int
     tail_time: float
@@ -65,16 +56,50 @@ class Chain:
     blocks: tuple[ChainBlock, ...]
     #: Block of each op, int64[n].
     home: IntArray
+    #: The last state that holds each forward tensor is the one before this block, int64[m]; the home of its
+    #: producer when none does.
+    until: IntArray
     #: Forward tensors that stay once made, bool[m]: those that run beside the chain, graph outputs, and
     #: what is made by ops that may run only once.
     stays: BoolArray
 
-    def bytes(self, tensors: Iterable[int]) -> int:
-        return int(self.graph.size[np.fromiter(tensors, np.int64)].sum())
-
     @property
     def staying_bytes(self) -> int:
         return int(self.graph.size[self.stays].sum())
+
+    @cached_property
+    def state_bytes(self) -> IntArray:
+        """Bytes of what the blocks a .. j - 1 make in the state before block j, int64[L + 1, L + 1]."""
+        n = len(self.blocks)
+        made = self.home[self.graph.producer]
+        carried = np.flatnonzero((self.graph.producer < self.split) & ~self.stays & (self.until > made))
+        # Bytes by maker (row) that enter and leave the states (column), summed along the states ...
+        change = np.zeros((n + 1, n + 2), np.int64)
+        np.add.at(change, (made[carried], made[carried] + 1), self.graph.size[carried])
+        np.add.at(change, (made[carried], self.until[carried] + 1), -self.graph.size[carried])
+        held = np.cumsum(change, axis=1)[:, : n + 1]
+        # ... and over the makers from a on.
+        total: IntArray = np.cumsum(held[::-1], axis=0)[::-1]
+        return total
+
+    @cached_property
+    def _lowest_reader(self) -> IntArray:
+        """The lowest block that reads each tensor, the number of blocks where none does, int64[m]."""
+        lowest = np.full(self.graph.n_tensors, len(self.blocks), np.int64)
+        tensor = np.repeat(np.arange(self.graph.n_tensors), np.diff(self.graph.use_ptr))
+        np.minimum.at(lowest, tensor, self.home[self.graph.use_idx])
+        return lowest
+
+    @cached_property
+    def _left(self) -> list[tuple[IntArray, int]]:
+        graph = self.graph
+        behind = np.arange(graph.out_ptr[self.split], graph.n_tensors)
+        made, out = self.home[graph.producer[behind]], graph.is_output[behind]
+        result = []
+        for block in range(len(self.blocks) + 1):
+            gradients = behind[(made >= block) & ~out & (self._lowest_reader[behind] < block)]
+            result.append((gradients, int(graph.size[behind[(made >= block) & out]].sum())))
+        return result
 
     def leaves(self, block: int) -> tuple[IntArray, int]:
         """What the backward parts of `block` and all later ones leave.
@@ -84,28 +109,34 @@ class Chain:
         gradients : int64[], tensors that earlier blocks read.
         outputs : int, bytes of graph outputs.
         """
-        graph = self.graph
-        made = np.flatnonzero((graph.producer >= self.split) & (self.home[graph.producer] >= block))
-        out = graph.is_output[made]
-        gradients = [x for x in made[~out].tolist() if (self.home[graph.users_of(x)] < block).any()]
-        return np.array(gradients, np.int64), int(graph.size[made[out]].sum())
+        return self._left[block]
+
+    def bytes(self, tensors: Iterable[int]) -> int:
+        return int(self.graph.size[np.fromiter(tensors, np.int64)].sum())
+
+    def handed_on(self, block: int) -> list[int]:
+        """What a block makes of the state behind it, ascending."""
+        graph, ops = self.graph, self.blocks[block].forward
+        made = np.arange(graph.out_ptr[ops[0]], graph.out_ptr[ops[-1] + 1])
+        result: list[int] = made[(self.until[made] > block) & ~self.stays[made]].tolist()
+        return result
 
     def fast_forward(self, block: int) -> tuple[IntArray, int, float]:
-        """The ops that make a block's output from its input, their peak in bytes, and their time."""
-        this = self.blocks[block]
-        ops = self.closure(block, [this.exit] if this.exit >= 0 else [])
-        memory = self._memory(this.forward, self._own(block), [this.exit] if this.exit >= 0 else [])
+        """The ops that make what a block hands on, the peak of its forward part in bytes, and their time."""
+        kept = self.handed_on(block)
+        ops = self.closure(block, kept)
+        memory = self._memory(self.blocks[block].forward, self._own(block), kept)
         return ops, int(memory.max()), float(self.graph.time[ops].sum())
 
     def closure(self, block: int, targets: Iterable[int]) -> IntArray:
-        """Forward ops of a block that make `targets` from its input and what stays, ascending."""
-        graph, entry = self.graph, self.blocks[block].entry
+        """Forward ops of a block that make `targets` from the state before it and what stays, ascending."""
+        graph = self.graph
         stack = [int(graph.producer[x]) for x in targets]
         found = set(stack)
         while stack:
             for x in graph.inputs_of(stack.pop()).tolist():
                 p = int(graph.producer[x])
-                if x != entry and not self.stays[x] and p not in found:
+                if self.home[p] == block and not self.stays[x] and p not in found:
                     found.add(p)
                     stack.append(p)
         return np.array(sorted(found), np.int64)
@@ -114,7 +145,8 @@ class Chain:
         """The option that saves the tensors `saved` of a block and makes others again just in time."""
         graph, this = self.graph, self.blocks[block]
         have = self.stays.copy()
-        have[[x for x in (this.entry, this.exit) if x >= 0]] = True
+        have[: graph.out_ptr[this.forward[0]]] = True  # of what came before only the state is read
+        have[self.handed_on(block)] = True
         have[list(saved)] = True
         have[graph.out_ptr[self.split] :] = True  # gradients run once, in their order
         sequence: list[int] = []
@@ -139,8 +171,7 @@ class Chain:
         for i in backward.tolist():
             needs += [x for x in graph.inputs_of(i).tolist() if own[x] and not made[x]]
             made[graph.out_ptr[i] : graph.out_ptr[i + 1]] = True
-        saved = sorted(set(needs) - {this.exit})
-        kept = [*saved, this.exit] if this.exit >= 0 else saved
+        kept = sorted({*needs, *self.handed_on(block)})
         forward = self.closure(block, kept)
         forward_memory = self._memory(this.forward, own, kept)
         tail_kept = sorted(set(needs))
@@ -191,106 +222,3 @@ class Chain:
             memory,
         )
         return memory
-
-
-def build_chain(graph: Graph, method: str, *, most: int, grow: bool, fine: bool = False) -> Chain:
-    """Cut a training graph into a chain of blocks.
-
-    Parameters
-    ----------
-    most : int
-        Largest number of blocks; of more articulation tensors an even choice is taken.
-    grow : bool
-        Whether blocks that the backward part ties together are merged.
-    fine : bool
-        Whether to cut also at tensors that the backward part does not read: finer, but such a tensor is
-        kept for its cut alone.
-
-    Raises
-    ------
-    MethodError
-        There is no backward part, or no chain: names the first tensor that skips a block.
-    """
-    split = training_split(graph, method)
-    forward = graph.producer < split
-    stays: BoolArray = forward & (side_tensors(graph, split) | graph.once[graph.producer] | graph.is_output)
-    last = last_forward_read(graph, split)
-    cuts: list[tuple[int, int]] = []  # (position, tensor that crosses it)
-    for position in articulation_positions(graph, split, stays).tolist():
-        (tensor,) = (x for x in crossing(graph, last, position).tolist() if not stays[x])
-        if not cuts or cuts[-1][1] != tensor:
-            cuts.append((position, tensor))
-    read_backward = np.zeros(graph.n_tensors, np.bool_)
-    read_backward[graph.in_idx[graph.in_ptr[split] :]] = True
-    for k in range(len(cuts) - 2, -1, -1):
-        x, y = cuts[k][1], cuts[k + 1][1]
-        # Cutting later costs no more bytes.
-        if not fine and not read_backward[x] and graph.size[y] <= graph.size[x]:
-            del cuts[k]
-    if len(cuts) >= most:
-        cuts = [cuts[len(cuts) * k // most] for k in range(1, most)]
-    while cuts:
-        home, conflict = _assign(graph, split, cuts, stays)
-        if conflict is None:
-            bounds = [0, *(p for p, _ in cuts), split]
-            tensors = [-1, *(x for _, x in cuts), -1]
-            blocks = tuple(
-                ChainBlock(
-                    np.arange(start, end),
-                    np.flatnonzero(home[split:] == i) + split,
-                    tensors[i],
-                    tensors[i + 1],
-                )
-                for i, (start, end) in enumerate(pairwise(bounds))
-            )
-            return Chain(graph, split, blocks, home, stays)
-        tensor, op, low, high = conflict
-        if not grow:
-            raise MethodError(
-                f"{method} needs a chain of blocks; tensor {graph.tensor_names[tensor]!r} of block {high} "
-                f"skips one: op {graph.op_names[op]!r}, which reads it, belongs to block {low}"
-            )
-        # Cut c lies between the blocks c and c + 1.
-        del cuts[low:high]
-    position = split // 2
-    wide = [x for x in crossing(graph, last, position).tolist() if not stays[x]]
-    names = f"tensor {graph.tensor_names[wide[0]]!r} skips" if wide else "tensors skip"
-    raise MethodError(
-        f"{method} needs a chain of blocks with one tensor between neighbours; {graph.name!r} has no such "
-        f"cut: {names} op {graph.op_names[position]!r} in the middle of the forward part"
-    )
-
-
-def _assign(
-    graph: Graph, split: int, cuts: Sequence[tuple[int, int]], stays: BoolArray
-) -> tuple[IntArray, tuple[int, int, int, int] | None]:
-    """The block of each op, and what prevents a chain: (tensor, op that reads it, lower, higher block).
-
-    A backward op goes to the latest block in which all it reads is at hand.
-    """
-    home = np.full(graph.n_ops, len(cuts), np.int64)
-    home[:split] = np.searchsorted(np.array([p for p, _ in cuts]), np.arange(split), side="right")
-    handed = {x: k + 1 for k, (_, x) in enumerate(cuts)}
-    for op in range(split, graph.n_ops):
-        lowest, highest, reason = 0, len(cuts), -1
-        for x in graph.inputs_of(op).tolist():
-            maker = int(graph.producer[x])
-            if maker >= split:
-                highest = min(highest, int(home[maker]))
-            elif not stays[x]:
-                block = handed.get(x, int(home[maker]))
-                highest = min(highest, block)
-                least = block - 1 if x in handed else block
-                if least > lowest:
-                    lowest, reason = least, x
-        if highest < lowest:
-            return home, (reason, op, highest, lowest)
-        home[op] = highest
-    # What reads nothing that the chain accounts for waits for its first reader.
-    for op in range(graph.n_ops - 1, split - 1, -1):
-        reads = graph.inputs_of(op)
-        if (stays[reads] & (graph.producer[reads] < split)).all():
-            readers = [int(home[j]) for x in graph.outputs_of(op) for j in graph.users_of(x)]
-            if readers:
-                home[op] = max(readers)
-    return home, None

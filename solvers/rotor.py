@@ -4,8 +4,8 @@ Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova, Optimal Re-materialization 
 Heterogeneous Chains (ACM TOMS, 2024; Inria RR-9302), section 4, with several options per block as in
 Rockmate (Zhao et al., ICML 2023, section 3.3). For a segment a..b in m slots of memory, either block a
 saves the tensors of one of its options before the segment a+1..b is run forward and backward, or the
-blocks a..j-1 are fast-forwarded, the input of j is kept, and a..j-1 are run again after j..b. Here a block
-saves all of its tensors that its backward part reads, or none.
+blocks a..j-1 are fast-forwarded, the state before j is kept, and a..j-1 are run again after j..b. Here a
+block saves all of its tensors that its backward part reads, or none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from hremate.result import Result
 from hremate.simulate import base_peak
 from hremate.solvers._rotor_kernel import chain_program
 from hremate.solvers.base import Run, finish
-from hremate.solvers.blocks import Chain, ChainOption, build_chain
+from hremate.solvers.blocks import Chain, ChainOption
+from hremate.solvers.chain_cuts import build_chain
 from hremate.solvers.expand import Sweep
 
 #: Slots beyond the budget, as their share: sizes are rounded up, so plans that need a bit more may fit.
@@ -35,7 +36,7 @@ class Params:
     #: Slots of memory in the dynamic program; its time grows in proportion.
     slots: int = 500
     #: Largest number of blocks; the time grows with its cube.
-    blocks: int = 100
+    blocks: int = 200
 
     def __post_init__(self) -> None:
         if self.slots < 1:
@@ -86,12 +87,14 @@ def solve_chain(chain: Chain, options: Sequence[Sequence[ChainOption]], sweep: S
     low, high = 0, len(program.levels) - 1
     place = int(np.searchsorted(program.levels, program.slots_of(budget - chain.staying_bytes), "right")) - 1
     place = max(0, place)
-    while low <= high and not sweep.run.deadline.expired:
+    while low <= high:
         if sweep.offer(program.schedule(program.levels[place])) <= budget:
             low = place + 1
         else:
             high = place - 1
         place = (low + high) // 2
+        if sweep.run.deadline.expired:
+            break
 
 
 class Program:
@@ -109,7 +112,7 @@ class Program:
         skips = [chain.fast_forward(i) for i in range(n)]
         flat = [(i, option) for i in range(n) for option in options[i]]
         self.skip_ops = [ops for ops, _, _ in skips]
-        self.entry = self._slots([chain.bytes([b.entry]) if b.entry >= 0 else 0 for b in chain.blocks])
+        self.state = -(-chain.state_bytes // self.unit)
         self.skip_peak = self._slots([peak for _, peak, _ in skips])
         self.skip_time = np.array([time for _, _, time in skips])
         self.gradients = self._slots([chain.bytes(left[b + 1][0]) + left[b + 1][1] for b in range(n)])
@@ -121,7 +124,7 @@ class Program:
         self.tail_peak = self._slots([o.tail_peak for _, o in flat])
         self.tail_time = np.array([o.tail_time for _, o in flat])
         self.cost = chain_program(
-            self.slots_of(capacity), self.entry, self.skip_peak, self.skip_time, self.gradients,
+            self.slots_of(capacity), self.state, self.skip_peak, self.skip_time, self.gradients,
             self.option_ptr, self.saved, self.forward_peak, self.backward_peak, self.time,
             self.tail_peak, self.tail_time,
         )  # fmt: skip
@@ -166,11 +169,11 @@ class Program:
             else:
                 for i in range(a, j):
                     forward(i, self.skip_ops[i])
-                todo += [(a, j - 1, m), (j, b, m - int(self.entry[j]))]
+                todo += [(a, j - 1, m), (j, b, m - int(self.state[a, j]))]
         return np.array(order, np.int64)
 
     def decision(self, a: int, b: int, m: int) -> tuple[int, int]:
-        """How segment a..b is run best in m slots: (option of a, -1), or (-1, block whose input is kept)."""
+        """How a..b is run best in m slots: (option of a, -1), or (-1, j) to keep the state before j."""
         best, choice = np.inf, (-1, -1)
         for k in range(int(self.option_ptr[a]), int(self.option_ptr[a + 1])):
             peak = self.forward_peak[k] if b > a else self.tail_peak[k]
@@ -183,12 +186,11 @@ class Program:
                 best, choice = cost, (k, -1)
         run_time, need = 0.0, 0
         for j in range(a + 1, b + 1):
-            held = self.entry[j - 1] if j - 1 > a else 0
-            need = max(need, held + self.skip_peak[j - 1] + self.gradients[b])
+            need = max(need, self.state[a, j - 1] + self.skip_peak[j - 1] + self.gradients[b])
             run_time += self.skip_time[j - 1]
-            if m < max(need, self.entry[j]):
+            if m < max(need, self.state[a, j]):
                 continue
-            cost = run_time + self.cost[j, b, m - self.entry[j]] + self.cost[a, j - 1, m]
+            cost = run_time + self.cost[j, b, m - self.state[a, j]] + self.cost[a, j - 1, m]
             if cost < best:
                 best, choice = cost, (-1, j)
         return choice

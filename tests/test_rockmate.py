@@ -11,7 +11,7 @@ from hremate import Graph, MethodError, Op, generate
 from hremate.ilp import rockmate
 from hremate.simulate import base_peak
 from hremate.solvers import rotor
-from hremate.solvers.blocks import build_chain
+from hremate.solvers.chain_cuts import build_chain
 
 
 @pytest.mark.parametrize("share", [70, 50])

@@ -15,7 +15,7 @@ from hremate import Graph, MethodError, Op, generate
 from hremate.simulate import base_peak
 from hremate.solvers import rotor
 from hremate.solvers._rotor_kernel import chain_program
-from hremate.solvers.blocks import build_chain
+from hremate.solvers.chain_cuts import build_chain
 
 
 def random_chain(rng, n):  # type: ignore[no-untyped-def]
@@ -27,15 +27,20 @@ def random_chain(rng, n):  # type: ignore[no-untyped-def]
         return np.array([rng.randint(0, most) for _ in range(k)], dtype)
 
     k = int(ptr[-1])
+    # Tensors that cross from block to block: made in block i, last read in block j > i.
+    state = np.zeros((n + 1, n + 1), np.int64)
+    for _ in range(n if n > 1 else 0):
+        i, j = sorted(rng.sample(range(n), 2))
+        state[: i + 1, i + 1 : j + 1] += rng.randint(0, 3)
     return (
-        some(n, 4), some(n, 6), some(n, 5, np.float64), some(n, 2), ptr,
+        state, some(n, 6), some(n, 5, np.float64), some(n, 2), ptr,
         some(k, 5), some(k, 8), some(k, 8), some(k, 9, np.float64), some(k, 6), some(k, 9, np.float64),
     )  # fmt: skip
 
 
 def slow_cost(arguments, a, b, m):  # type: ignore[no-untyped-def]
     """The recurrence as the paper writes it."""
-    entry, skip_peak, skip_time, gradients, ptr, saved, fore, back, time, tail_peak, tail_time = arguments
+    state, skip_peak, skip_time, gradients, ptr, saved, fore, back, time, tail_peak, tail_time = arguments
 
     @cache
     def opt(a: int, b: int, m: int) -> float:
@@ -48,9 +53,9 @@ def slow_cost(arguments, a, b, m):  # type: ignore[no-untyped-def]
             if a < b and m >= max(fore[k] + gradients[b], back[k]):
                 ways.append(time[k] + opt(a + 1, b, m - saved[k]))
         for j in range(a + 1, b + 1):
-            peaks = [(entry[i] if i > a else 0) + skip_peak[i] + gradients[b] for i in range(a, j)]
+            peaks = [state[a, i] + skip_peak[i] + gradients[b] for i in range(a, j)]
             if m >= max(peaks):
-                ways.append(sum(skip_time[a:j]) + opt(j, b, m - entry[j]) + opt(a, j - 1, m))
+                ways.append(sum(skip_time[a:j]) + opt(j, b, m - state[a, j]) + opt(a, j - 1, m))
         return min(ways)
 
     return opt(a, b, m)

@@ -5,12 +5,15 @@
     python examples/benchmarks/hierarchy.py --part phaseless --graphs DATA/rl100.json.gz,layered:200:1
     python examples/benchmarks/hierarchy.py --part parallel
     python examples/benchmarks/hierarchy.py --part scale --graphs rnn:100000 --budgets 30% --time-limit 600
+    python examples/benchmarks/hierarchy.py --part against --time-limit 150
 
 `optimum`: overhead of two levels before polish, above the optimum that `exact` proves, on small graphs.
 `depth`: overhead of three levels against two on the same graphs. `phaseless`: hierarchical against flat
 heuristics at equal time limits on graphs without phases. `parallel`: seconds in which the options of a graph
 without equal blocks are found, by one worker and by several. `scale`: hierarchical against other methods at
-equal time limits on generated graphs. Overheads in percent; Markdown tables.
+equal time limits on generated graphs. `against`: the hierarchy alone and with all its means against `cut`
+followed by annealing, each with the same limit; CPU seconds in brackets. Overheads in percent; Markdown
+tables.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ PARTS = {
     "phaseless": (PHASELESS, "90%,80%,70%"),
     "parallel": (VARIED, ""),
     "scale": (LARGE, "70%,50%"),
+    "against": (LARGE[1:], "50%,30%"),
 }
 #: The captured graphs.
 GRAPHS = Path(__file__).resolve().parent.parent / "graphs"
@@ -77,7 +81,10 @@ def main() -> None:
     args = parser.parse_args()
     graphs, budgets = PARTS[args.part]
     chosen = [graph_of(spec, args.memory_model) for spec in (args.graphs or ",".join(graphs)).split(",")]
-    run = {"optimum": optimum, "depth": depth, "phaseless": phaseless, "parallel": parallel, "scale": scale}
+    run = {
+        "optimum": optimum, "depth": depth, "phaseless": phaseless, "parallel": parallel, "scale": scale,
+        "against": against,
+    }  # fmt: skip
     run[args.part](chosen, (args.budgets or budgets).split(","), args)
 
 
@@ -247,6 +254,40 @@ def scale(graphs: list[hr.Graph], budgets: list[str], args: argparse.Namespace) 
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
             name = f"{graph.name} ({graph.n_ops:,})"
             print(f"| {name} | {budget} | {cells} | {100 * bound:.3f} | {memory:.1f} GiB |", flush=True)
+
+
+def against(graphs: list[hr.Graph], budgets: list[str], args: argparse.Namespace) -> None:
+    """The hierarchy against `cut` and annealing at equal time limits; run it with one job."""
+    columns = "blocks alone | hierarchical | cut, then anneal"
+    print(f"| graph (ops) | budget | {columns} | bound | peak memory so far |\n|---|---|---|---|---|---|---|")
+    for graph in graphs:
+        for budget in budgets:
+            cells, bound = [], 0.0
+            for solver in (hierarchy, with_everything, cut_and_anneal):
+                start = time.process_time()
+                result = solver(graph, budget, args)
+                cells.append(f"{percent(result)} ({time.process_time() - start:.0f} s)")
+                bound = max(bound, result.lower_bound or 0.0)
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+            print(
+                f"| {graph.name} ({graph.n_ops:,}) | {budget} | {' | '.join(cells)} | "
+                f"{100 * (bound / graph.total_time - 1):.3f} | {memory:.1f} GiB |",
+                flush=True,
+            )
+
+
+def with_everything(graph: hr.Graph, budget: str, args: argparse.Namespace) -> hr.Result:
+    """The method as it comes: flat schedules and polish included."""
+    return hr.solve(graph, budget, time_limit=args.time_limit, n_jobs=args.jobs)
+
+
+def cut_and_anneal(graph: hr.Graph, budget: str, args: argparse.Namespace) -> hr.Result:
+    """The method `cut`, then annealing from its schedule, a third and two thirds of the time."""
+    cut = hr.solve(graph, budget, method="cut", time_limit=args.time_limit / 3)
+    return hr.solve(
+        graph, budget, method="anneal", time_limit=2 * args.time_limit / 3,
+        warm_start=cut.schedule, lower_bound=cut.lower_bound,
+    )  # fmt: skip
 
 
 def hierarchy(graph: hr.Graph, budget: str, args: argparse.Namespace, **options: int) -> hr.Result:
