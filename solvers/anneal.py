@@ -4,8 +4,8 @@ A state is a schedule of any peak; its cost is its time plus a weighted overflow
 summed over all steps. Moves drop a tensor over a stretch and make it again before its next use, remove
 executions, exchange one recomputation for another, and reorder. A *cold* run forgets what its start looks
 like: the weight of the overflow grows slowly from next to nothing, so that the order settles by memory
-before time counts. A *warm* run keeps the weight high and refines its start. Either wins on some graphs, so
-`solve` tries both and gives the rest of its time to what did best.
+before time counts. A *warm* run keeps the weight high and refines its start; a *soft* one lowers it at first,
+so that the start is half forgotten. Each wins on some graphs, so `solve` runs them all.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ from hremate.solvers.incumbent import Incumbent, announcer
 from hremate.solvers.repair import repair
 from hremate.solvers.sequence import Sequence
 
-#: Shares of the moves drop, remove, move, exchange, tree, block, pull and push: where recomputation decides
-#: (training graphs), and where the order does (random layered graphs).
-RECOMPUTING = (0.25, 0.2, 0.15, 0.2, 0.1, 0.04, 0.03, 0.03)
-REORDERING = (0.12, 0.1, 0.2, 0.08, 0.2, 0.1, 0.1, 0.1)
+#: Shares of the moves drop, remove, move, exchange, tree, block, pull and push.
+SHARES = (0.25, 0.2, 0.15, 0.2, 0.1, 0.04, 0.03, 0.03)
 #: Most that the weight changes in one round of proposals.
 FASTEST = 1.01
 #: Proposals per op of the graph, by default; fewer per op below so many ops; and at most so many in all.
@@ -40,7 +38,7 @@ PROPOSALS_PER_OP, FEW_OPS, MOST_PROPOSALS = 15_000, 100, 20_000_000
 #: Proposals times ops between two looks at the clock, in rounds.
 CHUNK_WORK, LONGEST_CHUNK, CHUNKS = 20_000, 40, 100
 #: Share of a time limit that the cut may take for a start.
-CUT_SHARE = 0.2
+CUT_SHARE = 0.1
 #: Proposals below which a run is not worth a process of its own.
 PARALLEL_PROPOSALS = 1_000_000
 
@@ -51,7 +49,7 @@ class Params:
 
     #: Moves proposed in all when no time limit is given; default: 15,000 for each op, fewer below 100 ops.
     proposals: int | None = None
-    #: Long runs from different seeds, at least two; with a time limit at least one for each process.
+    #: Long runs from different seeds; with a time limit at least one for each process.
     restarts: int = 1
 
     def __post_init__(self) -> None:
@@ -67,25 +65,25 @@ class Setting:
 
     #: First and last temperature, in mean op times, > 0.
     temperature: tuple[float, float] = (0.1, 0.004)
-    #: Relative shares of the moves, see `RECOMPUTING`.
-    shares: tuple[float, ...] = RECOMPUTING
-    #: Whether overflow is cheap at first, so that the start hardly matters.
-    cold: bool = False
-    #: Share of a cold run over which the weight of the overflow grows to its full size; afterwards, and where
+    #: Factor by which overflow is cheaper at first; infinite where the start is not to matter.
+    softness: float = 1.0
+    #: Share of the run over which the weight of the overflow grows to its full size; afterwards, and where
     #: the share is 0, it is left to the share of states within the budget.
     growth: float = 0.8
 
 
 WARM = Setting()
-#: Leaves the neighbourhood of its start.
 REHEATED = Setting((0.3, 0.01))
 COLD = (
-    Setting((0.3, 0.01), RECOMPUTING, cold=True),
-    Setting((0.3, 0.05), REORDERING, cold=True),
-    Setting((3.0, 0.03), RECOMPUTING, cold=True, growth=0.0),
+    Setting((0.3, 0.01), softness=math.inf),
+    Setting((3.0, 0.03), softness=math.inf, growth=0.0),
 )
-#: Settings that get a long run: which one wins in the end shows late.
-FINALISTS = 2
+SOFT = (Setting((0.3, 0.01), softness=30.0), Setting((0.1, 0.01), softness=3.0))
+#: Shares of the time, or of the proposals: of each short run, of the restarts, and of the soft runs.
+SHORT_PART, RESTART_PART, SOFT_PART = 0.05, 0.44, 0.36
+#: Restarts are long cold runs where a short one's overhead is at most so many times the least so far; else so
+#: many short warm ones, which differ by the luck of their seeds.
+NEAR, WARM_RESTARTS = 1.2, 7
 
 
 @dataclass(frozen=True)
@@ -111,8 +109,8 @@ def anneal(
     deadline: Deadline | None = None,
     proposals: int | None = None,
     temperature: tuple[float, float] = WARM.temperature,
-    shares: tuple[float, ...] = WARM.shares,
-    cold: bool = False,
+    shares: tuple[float, ...] = SHARES,
+    softness: float = 1.0,
     growth: float = WARM.growth,
     goal: float = 0.0,
     on_best: Callable[[IntArray], object] | None = None,
@@ -134,11 +132,12 @@ def anneal(
     temperature : (float, float)
         First and last, > 0, in mean op times.
     shares : tuple of 8 floats
-        Relative shares of the moves, see `RECOMPUTING`.
-    cold : bool
-        Whether overflow is cheap at first, so that the start hardly matters.
+        Relative shares of the moves, see `SHARES`.
+    softness : float
+        Factor, >= 1, by which overflow is cheaper at first than usual; infinite for a cold run, to which its
+        start hardly matters.
     growth : float
-        Share of a cold run over which overflow becomes expensive; 0 for as soon as it can.
+        Share of the run over which overflow becomes as expensive as usual; 0 for as soon as it can.
     goal : float
         Time at which to stop, because nothing can beat it.
     on_best : callable, optional
@@ -162,7 +161,7 @@ def anneal(
     """
     order = (start if isinstance(start, Schedule) else Schedule(start)).order
     simulate(graph, order)  # refuses what is no schedule
-    sequence = Sequence(graph, order, budget, seed, soft=cold)
+    sequence = Sequence(graph, order, budget, seed, softness=softness)
     deadline = deadline or Deadline()
     if proposals is None and math.isinf(deadline.remaining):
         proposals = default_proposals(graph)
@@ -181,7 +180,7 @@ def anneal(
         if progress >= 1:
             break
         rate = FASTEST
-        if cold and progress < growth:
+        if softness > 1 and progress < growth:
             rate = min(FASTEST, sequence.stiffness ** ((progress - before) / (growth * rounds)))
         step = rounds * ROUND if proposals is None else min(rounds * ROUND, proposals - done)
         if sequence.run(step, hot * (low / hot) ** progress, rate, ends) and on_best is not None:
@@ -224,26 +223,40 @@ class _Portfolio:
         self.total = params.proposals or default_proposals(graph)
         self.proposals = 0
         self.runs = 0
+        #: Of the time limit, when the starts have taken theirs.
+        self.seconds = run.deadline.remaining
 
     def run_all(self) -> None:
-        """Short runs of each setting, long runs of the cold ones that did best, and warm ones in between."""
+        """Short runs, warm from what others found and cold; restarts of what did best; soft runs."""
         timed = not math.isinf(self.run.deadline.remaining)
         self.incumbent.offer(self.given)
         self.starts()
-        self.anneal(self.best, WARM, 0.06)
-        outcomes = [self.anneal(self.given, setting, 0.06) for setting in COLD]
+        self.seconds = self.run.deadline.remaining
+        start = self.best
+        self.anneal(start, WARM, SHORT_PART)
+        self.anneal(self.best, REHEATED, SHORT_PART)
+        outcomes = [self.anneal(self.given, setting, SHORT_PART) for setting in COLD]
         ranking = sorted(range(len(COLD)), key=lambda k: (*outcomes[k], k))
-        reheated = replace(REHEATED, shares=COLD[ranking[0]].shares)
-        self.anneal(self.best, reheated, 0.06)
-        restarts = max(self.params.restarts, self.run.n_jobs if timed else 1, FINALISTS)
-        self.restart([COLD[ranking[k % FINALISTS]] for k in range(restarts)], 0.6)
-        self.anneal(self.best, reheated, 0.1)
+        restarts = max(self.params.restarts, self.run.n_jobs if timed else 1)
+        if self.near(*outcomes[ranking[0]]):
+            self.restart(self.given, [COLD[ranking[k % len(COLD)]] for k in range(restarts)])
+        else:
+            self.restart(start, [WARM] * max(restarts, WARM_RESTARTS))
+        for setting in (*SOFT, SOFT[0]):
+            self.anneal(self.best, setting, SOFT_PART / 3)
 
     @property
     def best(self) -> IntArray:
         """The start of warm runs."""
         best = self.incumbent.order if self.incumbent.order is not None else self.incumbent.smallest
         return self.given if best is None else best
+
+    def near(self, over: bool, time: float) -> bool:
+        """Whether the outcome of a cold run is near that of the best schedule."""
+        if over or self.incumbent.order is None:
+            return self.incumbent.order is None
+        base = self.graph.total_time
+        return time - base <= NEAR * (self.incumbent.time - base)
 
     def starts(self) -> None:
         """Offer the schedules that others found, and that of the cut."""
@@ -266,10 +279,9 @@ class _Portfolio:
 
     def share(self, part: float) -> tuple[int | None, float]:
         """Proposals and seconds of a run that gets `part` of the whole."""
-        deadline = self.run.deadline
-        if math.isinf(deadline.remaining):
+        if math.isinf(self.seconds):
             return max(ROUND, int(part * self.total)), math.inf
-        return self.params.proposals, part * (deadline.elapsed + deadline.remaining)
+        return self.params.proposals, part * self.seconds
 
     def anneal(self, start: IntArray, setting: Setting, part: float) -> tuple[bool, float]:
         """One run, unless nothing is left to gain; returns how good it was: over budget, then its time."""
@@ -292,14 +304,14 @@ class _Portfolio:
         self.runs += 1
         return int(np.random.default_rng([self.run.seed, self.runs]).integers(2**31))
 
-    def restart(self, settings: list[Setting], part: float) -> None:
-        """A cold run of each setting; they share `part` of the whole, in parallel where that pays."""
-        restarts = len(settings)
+    def restart(self, start: IntArray, settings: list[Setting]) -> None:
+        """A run of each setting; they share `RESTART_PART` of the whole, in parallel where that pays."""
+        restarts, part = len(settings), RESTART_PART
         proposals, _ = self.share(part / restarts)
         work = math.inf if proposals is None else proposals
         if self.run.n_jobs == 1 or restarts == 1 or work < PARALLEL_PROPOSALS:
             for setting in settings:
-                self.anneal(self.given, setting, part / restarts)
+                self.anneal(start, setting, part / restarts)
             return
         if self.incumbent.meets_bound or self.run.deadline.expired:
             return
@@ -309,7 +321,7 @@ class _Portfolio:
         if not math.isinf(seconds):
             seconds = self.share(part / batches)[1]
         jobs = [
-            _Job(self.graph, self.given, self.budget, setting, self.seed(), proposals, seconds,
+            _Job(self.graph, start, self.budget, setting, self.seed(), proposals, seconds,
                  self.incumbent.lower_bound)
             for setting in settings
         ]  # fmt: skip
@@ -353,8 +365,8 @@ class _Job:
             deadline = deadline.within(self.seconds)
         return anneal(
             self.graph, self.start, self.budget, seed=self.seed, deadline=deadline,
-            proposals=self.proposals, temperature=self.setting.temperature, shares=self.setting.shares,
-            cold=self.setting.cold, growth=self.setting.growth, goal=self.goal, on_best=on_best,
+            proposals=self.proposals, temperature=self.setting.temperature,
+            softness=self.setting.softness, growth=self.setting.growth, goal=self.goal, on_best=on_best,
         )  # fmt: skip
 
 

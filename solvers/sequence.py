@@ -26,7 +26,7 @@ MORE_RUNS = 8
 #: Changes that one move may log.
 LOG = 8 * GROUP
 #: Usual weight of a tensor's overflow at one step, in op times; and share of the steps over which a tensor is
-#: dropped: a soft overflow weighs one op time over such a stretch.
+#: dropped: at the softest, overflow weighs one op time over such a stretch.
 HARD, TYPICAL_GAP = 2.0, 0.1
 
 
@@ -39,12 +39,12 @@ class Sequence:
         A valid schedule of `graph`, of any peak.
     seed : int
         Of the random moves.
-    soft : bool
-        Whether overflow is cheap at first, see `stiffness`.
+    softness : float
+        Factor, >= 1, by which overflow is cheaper at first than usual, see `stiffness`.
     """
 
     def __init__(
-        self, graph: Graph, order: IntArray, budget: int, seed: int = 0, *, soft: bool = False
+        self, graph: Graph, order: IntArray, budget: int, seed: int = 0, *, softness: float = 1.0
     ) -> None:
         self.graph = graph
         self.net, self.budget = _net(graph, budget)
@@ -57,9 +57,10 @@ class Sequence:
         g = self.net
         size = float(g.size.mean()) if len(g.size) else 0.0
         hard = HARD * float(g.time.mean()) / max(size, 1.0) or 1.0
-        #: Factor between the weight of a soft overflow and the usual one.
-        self.stiffness = max(2.0, HARD * len(order) * TYPICAL_GAP)
-        self.numbers = np.array([hard / self.stiffness if soft else hard, np.inf, np.inf, 0.0])
+        #: Factor between the usual weight of overflow and that at first: `softness`, or less where more of
+        #: it would change nothing.
+        self.stiffness = min(softness, max(2.0, HARD * len(order) * TYPICAL_GAP))
+        self.numbers = np.array([hard / self.stiffness, np.inf, np.inf, 0.0])
         self._best = np.asarray(order, np.int32)
         self.lay_out(order)
 

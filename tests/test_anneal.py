@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -18,22 +19,26 @@ from oracle import random_graph
 import hremate as hr
 from hremate.solvers import anneal as module
 from hremate.solvers import sequence as sequences
-from hremate.solvers.anneal import REORDERING, Params, anneal, default_proposals
+from hremate.solvers.anneal import Params, anneal, default_proposals
 from hremate.solvers.base import Deadline, Run
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 
 
 @settings(max_examples=60, deadline=None)
-@given(rng=st.randoms(use_true_random=False), share=st.floats(0.3, 1.0), cold=st.booleans())
-def test_valid_and_never_worse_than_the_start(rng: random.Random, share: float, cold: bool) -> None:
+@given(
+    rng=st.randoms(use_true_random=False),
+    share=st.floats(0.3, 1.0),
+    softness=st.sampled_from([1.0, 3.0, math.inf]),
+)
+def test_valid_and_never_worse_than_the_start(rng: random.Random, share: float, softness: float) -> None:
     graph = random_graph(rng)
     start = np.arange(graph.n_ops)
     peak = hr.base_peak(graph)
-    found = anneal(graph, start, int(share * peak), seed=1, proposals=500, cold=cold)
+    found = anneal(graph, start, int(share * peak), seed=1, proposals=500, softness=softness)
     checked = hr.validate(graph, found.order)
     assert (checked.peak, checked.time) == (found.peak, found.time)
-    again = anneal(graph, found.order, found.peak, seed=2, proposals=500, cold=cold)
+    again = anneal(graph, found.order, found.peak, seed=2, proposals=500, softness=softness)
     assert again.peak <= found.peak
     assert again.time <= found.time
 
@@ -56,7 +61,7 @@ def test_equal_seeds_give_equal_results_and_others_differ(memory_model: str) -> 
     graph = hr.generate("layered", 120, seed=2).with_memory_model(memory_model)
     budget = hr.base_peak(graph) * 7 // 10
     start = range(graph.n_ops)
-    options: dict[str, Any] = {"proposals": 20_000, "shares": REORDERING, "cold": True}
+    options: dict[str, Any] = {"proposals": 20_000, "softness": math.inf}
     orders = [anneal(graph, start, budget, seed=seed, **options).order for seed in (5, 5, 6)]
     assert np.array_equal(orders[0], orders[1])
     assert not np.array_equal(orders[0], orders[2])

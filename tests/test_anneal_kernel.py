@@ -80,7 +80,8 @@ def agrees(sequence: Sequence, budget: int) -> None:
 def test_random_moves_agree_with_an_evaluation_from_scratch(rng: random.Random, share: float) -> None:
     graph = random_graph(rng)
     budget = int(share * base_peak(graph))
-    sequence = Sequence(graph, np.arange(graph.n_ops), budget, rng.randrange(1000), soft=rng.random() < 0.5)
+    softness = rng.choice([1.0, np.inf])
+    sequence = Sequence(graph, np.arange(graph.n_ops), budget, rng.randrange(1000), softness=softness)
     agrees(sequence, budget)
     for _ in range(4):
         sequence.run(rng.choice([1, 2, 17, 300]), float(graph.time.mean()) + 0.1, 1.01, EVERY_MOVE)
@@ -93,7 +94,7 @@ def test_thousands_of_moves_on_larger_graphs(kind: str, memory_model: str) -> No
     """Several blocks of the profile, laid out anew as runs are added."""
     graph = generate(kind, 250, seed=3).with_memory_model(memory_model)
     budget = base_peak(graph) * 6 // 10
-    sequence = Sequence(graph, np.arange(graph.n_ops), budget, 1, soft=True)
+    sequence = Sequence(graph, np.arange(graph.n_ops), budget, 1, softness=np.inf)
     for temperature in (3.0, 1.0, 0.3, 0.01):
         sequence.run(5000, temperature * graph.total_time / graph.n_ops, 1.05, EVERY_MOVE)
         agrees(sequence, budget)

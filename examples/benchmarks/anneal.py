@@ -77,10 +77,13 @@ def row(graph: hr.Graph, budget: int, label: str, goal: float, seconds: float, s
     """One line of a table: `goal` in % of overhead."""
     if graph.n_ops > LARGE:
         seconds *= 3
-    lower = hr.time_lower_bound(graph, budget, deadline=CpuDeadline(20.0)).time
+    bound = hr.time_lower_bound(graph, budget, deadline=CpuDeadline(20.0))
+    lower = bound.time
     found, used = [], []
     for seed in range(seeds):
-        run = Run(seed=seed, deadline=CpuDeadline(seconds), lower_bound=lower)
+        run = Run(
+            seed=seed, deadline=CpuDeadline(seconds), lower_bound=lower, bounded=True, bound_order=bound.order
+        )
         run.listen(None)
         result = solver.solve(graph, budget, run, solver.Params())
         if result.solved and result.schedule is not None:
@@ -130,7 +133,7 @@ def speed() -> None:
     for kind, ops in (("layered", 100), ("transformer", 100), ("layered", 3000), ("transformer", 3000)):
         graph = hr.generate(kind, ops, seed=1)
         budget = hr.base_peak(graph) * 8 // 10
-        first = anneal(graph, range(graph.n_ops), budget, deadline=CpuDeadline(5.0), cold=True)
+        first = anneal(graph, range(graph.n_ops), budget, deadline=CpuDeadline(5.0), softness=math.inf)
         found = anneal(graph, first.order, budget, deadline=CpuDeadline(5.0))
         print(f"| {kind} | {graph.n_ops:,} | {found.proposals / 5.0:,.0f} |", flush=True)
 
