@@ -1,7 +1,7 @@
 """Polish: a schedule improved by windows and annealing in turn, each making room for the other.
 
-A round solves windows (`windows`) that cover the schedule, those with most recomputation first, then anneals
-a while from the best schedule. Where all that may change is one small program, the window is the whole
+A round anneals a while from the best schedule, then solves windows (`windows`) that cover it, those with most
+recomputation first. Where all that may change is one small program, the window is the whole
 schedule. When a round of windows gains nothing, the next one looks further: windows of a larger reach, with
 other ops side by side.
 """
@@ -40,7 +40,7 @@ PARALLEL_RUNS = 1000
 #: Longer schedules are only annealed.
 MOST_STEPS = 20_000
 #: Proposals of the first annealing for each op of small graphs, and of large ones times the root of ops.
-PROPOSALS_PER_OP, PROPOSALS = 2000, 6_000_000
+PROPOSALS_PER_OP, PROPOSALS = 2000, 12_000_000
 #: Longest annealing, in first ones.
 MOST_EFFORT = 16
 #: Temperatures at which annealings start, in turn, in mean op times; and at which they end.
@@ -140,16 +140,16 @@ class _Polish:
         self.best.offer(order)
 
     def rounds(self) -> None:
-        """Windows and annealing in turn."""
+        """Annealing, which is quick, and windows in turn."""
         idle = 0
         for number in itertools.count():
             if self.over or number == self.params.rounds or idle == self.params.patience:
                 return
             self.round = number
-            gained = self.solve_windows()
+            annealed = self.anneal()
             if self.over:
                 return
-            annealed = self.anneal()
+            gained = self.solve_windows()
             # The longer annealing pays, or nothing else does, the more of it.
             longer = annealed or not gained
             self.effort = min(2 * self.effort, MOST_EFFORT) if longer else max(1, self.effort // 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,11 @@ def test_a_bad_schedule_of_a_tiny_graph_becomes_optimal(rng: random.Random) -> N
     assert simulate(graph, found).time == best
 
 
+def unchanged(graph: Graph, order: np.ndarray, budget: int, **_: Any) -> SimpleNamespace:
+    """In place of `anneal`."""
+    return SimpleNamespace(order=order)
+
+
 @pytest.mark.parametrize("model", ["coexist", "reuse"])
 def test_a_slow_schedule_is_polished_to_the_optimum(model: str) -> None:
     graph = generate("unet", 60).with_memory_model(model)
@@ -79,6 +85,15 @@ def test_a_slow_schedule_is_polished_to_the_optimum(model: str) -> None:
     found = validate(graph, polish(graph, order, budget, run, PolishParams(rounds=6)), budget)
     assert simulate(graph, order).time > 5 * found.time
     assert found.time == pytest.approx(bound, rel=1e-9)
+
+
+def test_windows_alone_come_close_to_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "anneal", unchanged)
+    graph = generate("unet", 60)
+    order, budget = slow_schedule(graph)
+    run = Run()
+    found = validate(graph, polish(graph, order, budget, run, PolishParams(rounds=6)), budget)
+    assert found.time <= 1.02 * time_lower_bound(graph, budget).time
     assert run.stats.counts["windows"] >= 1
 
 
@@ -129,12 +144,13 @@ def test_ctrl_c_hands_in_the_best_so_far(monkeypatch: pytest.MonkeyPatch, where:
 
 def test_ctrl_c_inside_the_solver_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "solve_window", lambda *a, **k: WindowAnswer(None, np.inf, False, 0, True))
-    monkeypatch.setattr(module, "anneal", lambda *a, **k: pytest.fail("goes on"))
+    calls: list[int] = []
+    monkeypatch.setattr(module, "anneal", lambda *a, **k: calls.append(1) or unchanged(*a, **k))
     graph = generate("unet", 60)
     order, budget = slow_schedule(graph)
     run = Run()
     polish(graph, order, budget, run)
-    assert run.stats.interrupted
+    assert run.stats.interrupted and len(calls) == 1
 
 
 def test_a_failure_of_the_solver_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:
