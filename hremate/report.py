@@ -13,7 +13,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,13 @@ class _Labelled:
     lower_bound: float | None = None
     wall_time: float | None = None
     sha256: str | None = None
+    #: The file it was read from, if it was.
+    path: str | None = None
+
+    @property
+    def place(self) -> str:
+        """What an error calls it."""
+        return self.path or self.label
 
 
 def _labelled(schedules: Subject | Iterable[Subject] | Mapping[str, Subject]) -> list[_Labelled]:
@@ -141,11 +148,7 @@ def _labelled(schedules: Subject | Iterable[Subject] | Mapping[str, Subject]) ->
         while label in labels:
             label, k = f"{entry.label} ({k})", k + 1
         labels.append(label)
-    return [_renamed(entry, label) for entry, label in zip(found, labels, strict=True)]
-
-
-def _renamed(entry: _Labelled, label: str) -> _Labelled:
-    return _Labelled(**{**vars(entry), "label": label})
+    return [replace(entry, label=label) for entry, label in zip(found, labels, strict=True)]
 
 
 def _subject(subject: Subject, label: str | None) -> _Labelled:
@@ -168,17 +171,18 @@ def _subject(subject: Subject, label: str | None) -> _Labelled:
             label or name, subject.schedule, subject.budget, sha256=subject.graph_sha256
         )
     file = read_schedule(subject)
-    return _subject(file, label or (Path(subject).name if file.method is None else None))
+    entry = _subject(file, label or (Path(subject).name if file.method is None else None))
+    return replace(entry, path=str(subject))
 
 
 def _view(graph: Graph, entry: _Labelled, budget: int | None) -> dict[str, Any]:
     """A schedule as the page wants it, checked."""
     if entry.sha256 is not None and entry.sha256 != graph.sha256:
-        _logger.warning("%s was written for another graph (or version of it)", entry.label)
+        _logger.warning("%s was written for another graph (or version of it)", entry.place)
     try:
         check = validate(graph, entry.schedule)
     except ScheduleError as error:
-        raise ScheduleError(f"{entry.label}: {error}") from None
+        raise ScheduleError(f"{entry.place}: {error}") from None
     line = timeline(graph, entry.schedule)
     return {
         "label": entry.label,

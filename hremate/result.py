@@ -149,10 +149,11 @@ class Result:
             f"{format_bytes(self.base_peak)}",
         ]
         if self.peak is not None and self.overhead is not None and self.recomputes is not None:
-            filled = self.peak / self.budget if self.budget else float("inf")
+            times = self.peak / self.budget if self.budget else float("inf")
+            filled = f"{times:.1%} of" if times <= 100 else "more than 100 times"
             verdict = "" if self.solved else ": ABOVE IT, the smallest reached"
             lines += [
-                f"  peak       {format_bytes(self.peak)}, {filled:.1%} of the budget{verdict}",
+                f"  peak       {format_bytes(self.peak)}, {filled} the budget{verdict}",
                 f"             {self._bar()}",
                 f"  overhead   {self.overhead:.3%} (time {self.time:.6g} against {self.base_time:.6g})",
                 f"  recomputed {self.recomputes} of {self.steps} steps ({self.ops} ops)",

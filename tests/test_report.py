@@ -146,7 +146,16 @@ def test_a_schedule_file_of_another_graph_is_told(tmp_path: Path, caplog: pytest
     write_schedule(AGAIN, tmp_path / "s.json", training("other"), method="beam")
     with caplog.at_level(logging.WARNING, "hremate"):
         report(training(), tmp_path / "s.json", tmp_path / "r.html")
-    assert "beam was written for another graph" in caplog.text
+    assert "s.json was written for another graph" in caplog.text
+
+
+def test_a_file_that_holds_no_schedule_of_the_graph_is_named(tmp_path: Path) -> None:
+    write_schedule(AGAIN, tmp_path / "bad.json", training(), method="beam")
+    content = json.loads((tmp_path / "bad.json").read_text())
+    content["order"].reverse()
+    (tmp_path / "bad.json").write_text(json.dumps(content))
+    with pytest.raises(hr.ScheduleError, match=r"bad\.json: "):
+        report(training(), [AGAIN, tmp_path / "bad.json"], tmp_path / "r.html")
 
 
 # -- in a browser ---------------------------------------------------------------------------------
