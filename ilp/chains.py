@@ -8,7 +8,7 @@ everything that crosses between them as their states (`hremate.solvers.chain_cut
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -68,7 +68,8 @@ def _chains_of(graph: Graph, budget: int, run: Run) -> Iterator[IntArray]:
             continue
         tried.append(len(chain.blocks))
         sweep = Sweep(graph, budget, run)
-        solve_chain(chain, block_options(chain, run, FRONTIER, OPTIONS), sweep, SLOTS)
+        options = block_options(chain, run, FRONTIER, lambda found: thinned(found, OPTIONS))
+        solve_chain(chain, options, sweep, SLOTS)
         if sweep.order is not None:
             yield sweep.order
         if run.deadline.expired:
@@ -87,14 +88,16 @@ def _chains(graph: Graph, split: int, budget: int) -> Iterator[Chain | None]:
             return
 
 
-def block_options(chain: Chain, run: Run, params: FrontierParams, most: int) -> list[list[ChainOption]]:
-    """At most `most` options of each block, equal blocks solved once."""
+def block_options(
+    chain: Chain, run: Run, params: FrontierParams, choose: Callable[[list[Option]], list[Option]]
+) -> list[list[ChainOption]]:
+    """The options of each block that `choose` takes of its frontier, equal blocks solved once."""
     solved: dict[str, list[Option]] = {}
     result = []
     for i, block in enumerate(chain.blocks):
         leaf = make_leaf(chain.graph, Block(block.forward, block.backward), chain.stays)
         if leaf.signature not in solved:
-            solved[leaf.signature] = thinned(frontier(leaf, params, deadline=run.deadline), most)
+            solved[leaf.signature] = choose(frontier(leaf, params, deadline=run.deadline))
         sequences = [leaf.ops[option.backward.sequence] for option in solved[leaf.signature]]
-        result.append([chain.measure(i, np.asarray(sequence)) for sequence in sequences])
+        result.append([chain.measure(i, sequence) for sequence in sequences])
     return result

@@ -16,12 +16,11 @@ import numpy as np
 
 from hremate.errors import MethodError
 from hremate.graph import Graph
-from hremate.ilp.leaf import Option, make_leaf
-from hremate.ilp.options import FrontierParams, frontier
-from hremate.partition.tree import Block
+from hremate.ilp.chains import block_options
+from hremate.ilp.leaf import Option
+from hremate.ilp.options import FrontierParams
 from hremate.result import Result
 from hremate.solvers.base import Run, finish
-from hremate.solvers.blocks import Chain, ChainOption
 from hremate.solvers.chain_cuts import build_chain
 from hremate.solvers.expand import Sweep
 from hremate.solvers.rotor import solve_chain
@@ -61,30 +60,17 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
         The graph has no backward part, or becomes a single block; the tensor at fault is named.
     """
     sweep = Sweep(graph, budget, run)
+    frontier = FrontierParams(grid=params.grid)
     for fine in (False, True):
         chain = build_chain(graph, "rockmate", most=params.blocks, grow=True, fine=fine)
         run.stats.counts["blocks"] = len(chain.blocks)
-        options = block_options(chain, run, params)
+        options = block_options(chain, run, frontier, lambda found: spread(found, params.options))
         run.stats.counts["options"] = sum(map(len, options))
         solve_chain(chain, options, sweep, params.slots)
         run.stats.timed_out = run.deadline.expired
         if sweep.fits or run.stats.timed_out:
             break
     return finish(graph, budget, run, "rockmate", sweep.order)
-
-
-def block_options(chain: Chain, run: Run, params: Params) -> list[list[ChainOption]]:
-    """The options of each block, equal blocks solved once."""
-    solved: dict[str, list[Option]] = {}
-    result = []
-    for i, block in enumerate(chain.blocks):
-        leaf = make_leaf(chain.graph, Block(block.forward, block.backward), chain.stays)
-        if leaf.signature not in solved:
-            found = frontier(leaf, FrontierParams(grid=params.grid), deadline=run.deadline)
-            solved[leaf.signature] = spread(found, params.options)
-        measured = [chain.measure(i, leaf.ops[option.backward.sequence]) for option in solved[leaf.signature]]
-        result.append(measured)
-    return result
 
 
 def spread(options: Sequence[Option], number: int) -> list[Option]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import hremate as hr
 from hremate.ilp import chains, hierarchical
+from hremate.ilp.options import thinned
 from hremate.partition.phases import split_position
 from hremate.simulate import simulate
 from hremate.solvers.base import Run
@@ -61,7 +62,7 @@ def test_every_plan_is_a_valid_schedule(rng, most: int) -> None:  # type: ignore
     chain = states_of(graph, most)
     if chain is None:
         return
-    options = chains.block_options(chain, Run(), chains.FRONTIER, 4)
+    options = chains.block_options(chain, Run(), chains.FRONTIER, lambda found: thinned(found, 4))
     program = Program(chain, options, 2 * hr.base_peak(graph) + 1, 50)
     assert program.levels
     for level in program.levels:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from oracle import random_graph
+from samples import NODE_LINK
 
 import hremate as hr
 from hremate import errors, io
@@ -253,17 +254,6 @@ def test_garbage_of_100_MB_is_refused_before_it_is_parsed(tmp_path: Path, start:
 
 # -- node-link JSON -------------------------------------------------------------------------------
 
-NODE_LINK: dict[str, Any] = {
-    "directed": True,
-    "multigraph": False,
-    "graph": {},
-    "nodes": [
-        {"id": 5, "name": "conv", "cost_cpu": 3, "cost_ram": 100, "backward": False},
-        {"id": 9, "name": "grad", "cost_cpu": 4.5, "cost_ram": 50.0, "backward": True},
-        {"id": 7, "name": "relu", "cost_cpu": 1, "cost_ram": 100, "backward": False},
-    ],
-    "links": [{"source": 5, "target": 7}, {"source": 7, "target": 9}, {"source": 5, "target": 9}],
-}
 ORDERED: dict[str, Any] = {
     "graph": {"order": ["x", "z", "y"]},
     "nodes": [{"id": name, "duration": 1, "out_cost": 10} for name in "xyz"],

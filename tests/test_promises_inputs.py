@@ -17,23 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 from oracle import random_graph
+from samples import NODE_LINK
 
 import hremate as hr
 from hremate.budget import parse_budget
 from hremate.cli import main
 
 HUAWEI = "Z 35\n0 A 0 0 10 1\n7 B 1 0 3 10 2\n5 C 2 0 7 0 12 2.5\n3 Z 3 0 7 5 0 10 3\n4 dead 1 3 0 1 1\n"
-NODE_LINK: dict[str, Any] = {
-    "directed": True,
-    "multigraph": False,
-    "graph": {},
-    "nodes": [
-        {"id": 5, "name": "conv", "cost_cpu": 3, "cost_ram": 100, "backward": False},
-        {"id": 9, "name": "grad", "cost_cpu": 4.5, "cost_ram": 50.0, "backward": True},
-        {"id": 7, "name": "relu", "cost_cpu": 1, "cost_ram": 100, "backward": False},
-    ],
-    "links": [{"source": 5, "target": 7}, {"source": 7, "target": 9}, {"source": 5, "target": 9}],
-}
 ORDERED: dict[str, Any] = {
     "graph": {"order": ["x", "z", "y"]},
     "nodes": [{"id": name, "duration": 1, "out_cost": 10} for name in "xyz"],
