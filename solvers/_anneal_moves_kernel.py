@@ -10,6 +10,7 @@ import numpy as np
 
 from hremate._jit import kernel
 from hremate.solvers._anneal_state_kernel import (
+    BLOCK,
     OVERFLOW,
     REPEATED,
     SHIFT,
@@ -205,14 +206,29 @@ def drop_over(g, s, slot, most, rng, mark, group):  # type: ignore[no-untyped-de
 
 @kernel
 def worst_slot(g, s, low, high):  # type: ignore[no-untyped-def]
-    """The slot within low .. high whose cells are highest."""
-    best, value = low, np.int64(-(1 << 62))
-    for slot in range(low, high + 1):
-        for cell in range(slot * g.halves, (slot + 1) * g.halves):
-            here = s.profile[cell] + s.pending[cell >> SHIFT]
-            if here > value:
-                best, value = slot, here
-    return best
+    """The first slot within low .. high whose cells are highest.
+
+    Blocks of cells whose bound is no higher than what was found are passed over; the others' bounds become
+    exact.
+    """
+    first, last = low * g.halves, (high + 1) * g.halves - 1
+    best, value = first, np.int64(-(1 << 62))
+    for block in range(first >> SHIFT, (last >> SHIFT) + 1):
+        held = s.pending[block]
+        if s.top[block] <= value:
+            continue
+        base = block << SHIFT
+        start, stop = max(first, base), min(last + 1, base + BLOCK)
+        highest, where = np.int64(-(1 << 62)), start
+        for cell in range(start, stop):
+            if s.profile[cell] > highest:
+                highest, where = s.profile[cell], cell
+        highest += held
+        if stop - start == BLOCK:
+            s.top[block] = highest
+        if highest > value:
+            best, value = where, highest
+    return np.int64(best // g.halves)
 
 
 @kernel

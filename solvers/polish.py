@@ -43,8 +43,14 @@ MOST_STEPS = 20_000
 PROPOSALS_PER_OP, PROPOSALS = 2000, 12_000_000
 #: Longest annealing, in first ones.
 MOST_EFFORT = 16
-#: Temperatures at which annealings start, in turn, in mean op times; and at which they end.
-HOT, COLD = (0.1, 0.03, 0.3), 0.004
+#: Proposals of any annealing for each op of schedules that are only annealed.
+LEAST_PROPOSALS_PER_OP = 10
+#: Annealings in turn: the temperature at which they start, in mean op times, and the factor by which
+#: overflow is cheaper at first; and the temperature at which they end. Schedules that are only annealed, with
+#: few moves for each op, get the soft ones: there a schedule gets better as a whole or hardly at all.
+STARTS = ((0.1, 1.0), (0.1, 100.0), (0.03, 1.0), (0.1, 30.0), (0.3, 1.0), (0.1, 10.0))
+COLD = 0.004
+SOFT_STARTS = tuple(start for start in STARTS if start[1] > 1)
 #: After any step.
 _EVER = 2**62
 
@@ -129,6 +135,11 @@ class _Polish:
     def over(self) -> bool:
         return self.best.meets_bound or self.run.deadline.expired or self.run.stats.interrupted
 
+    @property
+    def long(self) -> bool:
+        """Whether the schedule is too long for windows."""
+        return len(self.order) > MOST_STEPS
+
     def offer(self, order: IntArray) -> bool:
         """Take in a valid schedule and what `repair` makes of it; return whether that is an improvement."""
         before = self.best.time
@@ -159,18 +170,22 @@ class _Polish:
         """Anneal from the best schedule; return whether that improves it."""
         n = self.graph.n_ops
         proposals = int(self.effort * min(PROPOSALS_PER_OP * n, PROPOSALS / n**0.5))
+        starts: tuple[tuple[float, float], ...] = STARTS
+        if self.long:
+            proposals, starts = max(proposals, LEAST_PROPOSALS_PER_OP * n), SOFT_STARTS
+        hot, softness = starts[self.round % len(starts)]
         deadline = self.run.deadline.within(max(1.0, SHARE * self.run.deadline.remaining))
         before = self.best.time
         found = anneal(
             self.graph, self.order, self.budget, seed=self.run.seed + self.round, deadline=deadline,
-            proposals=proposals, temperature=(HOT[self.round % len(HOT)], COLD), on_best=self.note,
+            proposals=proposals, temperature=(hot, COLD), softness=softness, on_best=self.note,
         )  # fmt: skip
         self.offer(found.order)
         return self.best.time < before
 
     def solve_windows(self) -> bool:
         """A round of windows at the present level; return whether that improves the best schedule."""
-        if len(self.order) > MOST_STEPS:
+        if self.long:
             return False
         if self.windows is None:
             self.windows = Windows(self.graph, self.budget)
