@@ -57,6 +57,8 @@ OPTION_SHARE, NESTED_OPTION_SHARE = 0.3, 0.5
 MILP_SHARE = 0.15
 #: Share of the remaining time that the flat beam search may take.
 BEAM_SHARE = 0.15
+#: Beyond so many ops beam search is only the last resort.
+HUGE_GRAPH = 20_000
 #: On graphs without phases, shares of the remaining time of beam search and of blocks, before annealing; and
 #: the share of bytes that no block decides about beyond which blocks are not tried.
 PHASELESS_BEAM, PHASELESS_BLOCKS, MOST_SHARED = 0.05, 0.15, 0.4
@@ -295,7 +297,9 @@ class _Search:
             self.reserves["flat cut"] = cut_search(self.graph, self.budget, run, CutParams())
         self.check_time(run.stats.interrupted)
         order = self.reserves["flat cut"]
-        if self.fits(order) and self.distance(float(self.graph.time[order].sum())) <= FAR_OFF:
+        if self.graph.n_ops > HUGE_GRAPH or (
+            self.fits(order) and self.distance(float(self.graph.time[order].sum())) <= FAR_OFF
+        ):
             return
         with timed(self.run, "beam"):
             found = beam_search(

@@ -79,6 +79,11 @@ COLD = (
     Setting((3.0, 0.03), softness=math.inf, growth=0.0),
 )
 SOFT = (Setting((0.3, 0.01), softness=30.0), Setting((0.1, 0.01), softness=3.0))
+#: Graphs of more ops than this get few moves for each op, and only these runs in turn, equal shares each:
+#: there a schedule gets better as a whole or hardly at all.
+HUGE_GRAPH = 20_000
+LONG = (Setting((0.1, 0.004), softness=100.0), Setting((0.3, 0.004), softness=30.0),
+        Setting((0.1, 0.004), softness=10.0))  # fmt: skip
 #: Shares of the time, or of the proposals: of each short run, of the restarts, and of the soft runs.
 SHORT_PART, RESTART_PART, SOFT_PART = 0.05, 0.44, 0.36
 #: Restarts are long cold runs where a short one's overhead is at most so many times the least so far; else so
@@ -227,21 +232,29 @@ class _Portfolio:
         self.seconds = run.deadline.remaining
 
     def run_all(self) -> None:
-        """Short runs, warm from what others found and cold; restarts of what did best; soft runs."""
+        """Short runs, warm from what others found and cold; restarts of what did best; soft runs.
+
+        Huge graphs get the soft ones only.
+        """
         timed = not math.isinf(self.run.deadline.remaining)
         self.incumbent.offer(self.given)
         self.starts()
         self.seconds = self.run.deadline.remaining
+        restarts = max(self.params.restarts, self.run.n_jobs if timed else 1)
+        if self.graph.n_ops > HUGE_GRAPH:
+            for setting in LONG:
+                self.restart(self.best, [setting] * restarts, 1 / len(LONG))
+            return
         start = self.best
         self.anneal(start, WARM, SHORT_PART)
         self.anneal(self.best, REHEATED, SHORT_PART)
         outcomes = [self.anneal(self.given, setting, SHORT_PART) for setting in COLD]
         ranking = sorted(range(len(COLD)), key=lambda k: (*outcomes[k], k))
-        restarts = max(self.params.restarts, self.run.n_jobs if timed else 1)
         if self.near(*outcomes[ranking[0]]):
-            self.restart(self.given, [COLD[ranking[k % len(COLD)]] for k in range(restarts)])
+            cold = [COLD[ranking[k % len(COLD)]] for k in range(restarts)]
+            self.restart(self.given, cold, RESTART_PART)
         else:
-            self.restart(start, [WARM] * max(restarts, WARM_RESTARTS))
+            self.restart(start, [WARM] * max(restarts, WARM_RESTARTS), RESTART_PART)
         for setting in (*SOFT, SOFT[0]):
             self.anneal(self.best, setting, SOFT_PART / 3)
 
@@ -304,9 +317,9 @@ class _Portfolio:
         self.runs += 1
         return int(np.random.default_rng([self.run.seed, self.runs]).integers(2**31))
 
-    def restart(self, start: IntArray, settings: list[Setting]) -> None:
-        """A run of each setting; they share `RESTART_PART` of the whole, in parallel where that pays."""
-        restarts, part = len(settings), RESTART_PART
+    def restart(self, start: IntArray, settings: list[Setting], part: float) -> None:
+        """A run of each setting; they share `part` of the whole, in parallel where that pays."""
+        restarts = len(settings)
         proposals, _ = self.share(part / restarts)
         work = math.inf if proposals is None else proposals
         if self.run.n_jobs == 1 or restarts == 1 or work < PARALLEL_PROPOSALS:

@@ -43,8 +43,8 @@ MOST_STEPS = 20_000
 PROPOSALS_PER_OP, PROPOSALS = 2000, 12_000_000
 #: Longest annealing, in first ones.
 MOST_EFFORT = 16
-#: Proposals of any annealing for each op of schedules that are only annealed.
-LEAST_PROPOSALS_PER_OP = 10
+#: Proposals of each annealing for each op of schedules that are only annealed.
+LONG_PROPOSALS_PER_OP = 10
 #: Annealings in turn: the temperature at which they start, in mean op times, and the factor by which
 #: overflow is cheaper at first; and the temperature at which they end. Schedules that are only annealed, with
 #: few moves for each op, get the soft ones: there a schedule gets better as a whole or hardly at all.
@@ -172,7 +172,7 @@ class _Polish:
         proposals = int(self.effort * min(PROPOSALS_PER_OP * n, PROPOSALS / n**0.5))
         starts: tuple[tuple[float, float], ...] = STARTS
         if self.long:
-            proposals, starts = max(proposals, LEAST_PROPOSALS_PER_OP * n), SOFT_STARTS
+            proposals, starts = LONG_PROPOSALS_PER_OP * n, SOFT_STARTS
         hot, softness = starts[self.round % len(starts)]
         deadline = self.run.deadline.within(max(1.0, SHARE * self.run.deadline.remaining))
         before = self.best.time

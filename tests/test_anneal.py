@@ -79,6 +79,21 @@ def test_workers_and_one_process_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not both[1].stats.degraded
 
 
+def test_workers_and_one_process_agree_on_huge_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PARALLEL_PROPOSALS", 1)
+    monkeypatch.setattr(module, "HUGE_GRAPH", 50)
+    graph = hr.generate("ssm", 200)
+    budget = hr.base_peak(graph) * 4 // 10
+    cut = hr.solve(graph, budget, "cut")
+    with joblib.parallel_config(backend="threading"):
+        both = [
+            hr.solve(graph, budget, "anneal", proposals=40_000, restarts=2, n_jobs=jobs) for jobs in (1, 2)
+        ]
+    assert both[0].schedule == both[1].schedule
+    assert both[0].stats.counts["proposals"] <= 40_000
+    assert both[0].time <= cut.time
+
+
 def test_a_broken_pool_is_survived_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("no workers")

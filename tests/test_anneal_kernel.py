@@ -15,6 +15,7 @@ from hremate import Graph, base_peak, generate, validate
 from hremate.graph import IntArray
 from hremate.simulate import step_memory
 from hremate.solvers._anneal_kernel import BEST_TIME
+from hremate.solvers._anneal_moves_kernel import worst_slot
 from hremate.solvers._anneal_state_kernel import (
     LOGGED,
     OVERFLOW,
@@ -100,6 +101,24 @@ def test_thousands_of_moves_on_larger_graphs(kind: str, memory_model: str) -> No
         agrees(sequence, budget)
     assert sequence.tally[:, 0].min() > 0
     assert sequence.tally[:, 1].min() > 0  # every move gets accepted at times
+
+
+@pytest.mark.parametrize("memory_model", ["coexist", "reuse"])
+def test_the_worst_slot_of_any_stretch_is_the_first_of_its_highest(memory_model: str) -> None:
+    """Bounds of blocks, stale after many moves, hide nothing and stay bounds."""
+    graph = generate("unet", 250, seed=3).with_memory_model(memory_model)
+    budget = base_peak(graph) * 6 // 10
+    sequence = Sequence(graph, np.arange(graph.n_ops), budget, 1, softness=np.inf)
+    rng = random.Random(0)
+    for _ in range(8):
+        sequence.run(500, graph.total_time / graph.n_ops, 1.05, EVERY_MOVE)
+        g, s = sequence.net, sequence.state
+        profile = (s.profile + np.repeat(s.pending, 1 << SHIFT))[: g.halves * len(s.op)]
+        highest = profile.reshape(-1, g.halves).max(axis=1)
+        for _ in range(20):
+            low, high = sorted(rng.sample(range(len(s.op) - 1), 2))
+            assert worst_slot(g, s, low, high) == low + int(np.argmax(highest[low : high + 1]))
+        agrees(sequence, budget)
 
 
 @settings(max_examples=150, deadline=None)

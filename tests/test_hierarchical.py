@@ -158,6 +158,15 @@ def test_too_many_shared_tensors_skip_the_hilp_and_are_told(monkeypatch: pytest.
     assert any("too many for the H-ILP" in event for event in result.stats.degraded)
 
 
+def test_huge_graphs_go_without_beam_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = hr.generate("ssm", 300)
+    assert "beam" in hr.solve(graph, "30%", **ALONE).stats.seconds
+    monkeypatch.setattr(hierarchical, "HUGE_GRAPH", 100)
+    result = hr.solve(graph, "30%", **ALONE)
+    assert result.solved
+    assert "beam" not in result.stats.seconds
+
+
 def test_without_phases_annealing_improves_on_beam_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flat, "PROPOSALS_PER_OP", 500)
     graph = hr.generate("layered", 100, 0)

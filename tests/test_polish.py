@@ -15,6 +15,7 @@ from oracle import optimal_order, optimal_time, random_graph
 
 import hremate.solvers.polish as module
 from hremate import Graph, SolverError, base_peak, generate, simulate, time_lower_bound, validate
+from hremate.solvers.anneal import Annealed, anneal
 from hremate.solvers.base import Deadline, Run
 from hremate.solvers.polish import PolishParams, polish
 from hremate.solvers.repair import repair
@@ -178,3 +179,23 @@ def test_improvements_are_announced_best_last() -> None:
     assert [time for _, time in run.stats.trajectory] == times
     seconds = [at for at, _ in run.stats.trajectory]
     assert seconds == sorted(seconds)
+
+
+def test_long_schedules_are_annealed_softly_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without windows, from ever less soft starts, and never to something worse."""
+    soft: list[float] = []
+
+    def noted(*args: Any, **options: Any) -> Annealed:
+        soft.append(options["softness"])
+        return anneal(*args, **options)
+
+    monkeypatch.setattr(module, "MOST_STEPS", 10)
+    monkeypatch.setattr(module, "LONG_PROPOSALS_PER_OP", 300)
+    monkeypatch.setattr(module, "anneal", noted)
+    graph = generate("unet", 60)
+    order, budget = slow_schedule(graph)
+    run = Run()
+    found = validate(graph, polish(graph, order, budget, run, PolishParams(rounds=3)), budget)
+    assert found.time < simulate(graph, order).time
+    assert soft == [100.0, 30.0, 10.0]
+    assert "windows" not in run.stats.counts
