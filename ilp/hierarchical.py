@@ -250,9 +250,7 @@ class _Search:
     def search_chains(self) -> None:
         """Chains of many blocks, where cuts of the whole graph stay far from the bound."""
         cut = self.reserves["flat cut"]
-        if self.params.particular or (
-            self.fits(cut) and self.distance(float(self.graph.time[cut].sum())) <= FAR_OFF
-        ):
+        if self.params.particular or self.near_bound(cut):
             return
         with timed(self.run, "chain"):
             seconds = CHAIN_SHARE * self.run.deadline.remaining
@@ -296,10 +294,7 @@ class _Search:
             )  # fmt: skip
             self.reserves["flat cut"] = cut_search(self.graph, self.budget, run, CutParams())
         self.check_time(run.stats.interrupted)
-        order = self.reserves["flat cut"]
-        if self.graph.n_ops > HUGE_GRAPH or (
-            self.fits(order) and self.distance(float(self.graph.time[order].sum())) <= FAR_OFF
-        ):
+        if self.graph.n_ops > HUGE_GRAPH or self.near_bound(self.reserves["flat cut"]):
             return
         with timed(self.run, "beam"):
             found = beam_search(
@@ -320,6 +315,10 @@ class _Search:
 
     def fits(self, order: IntArray) -> bool:
         return simulate(self.graph, order).peak <= self.budget
+
+    def near_bound(self, order: IntArray) -> bool:
+        """Whether a schedule fits and is not far off the bound of the cut model."""
+        return self.fits(order) and self.distance(float(self.graph.time[order].sum())) <= FAR_OFF
 
     def optimal(self, order: IntArray) -> bool:
         """Whether a schedule meets the bound on time."""

@@ -18,7 +18,7 @@ import numpy as np
 from hremate.errors import ScheduleError, SolverError
 from hremate.graph import BoolArray, Graph, IntArray
 from hremate.simulate import simulate
-from hremate.solvers.anneal import anneal
+from hremate.solvers.anneal import Setting, anneal
 from hremate.solvers.base import Deadline, Run
 from hremate.solvers.incumbent import Incumbent, announcer
 from hremate.solvers.repair import repair
@@ -45,12 +45,14 @@ PROPOSALS_PER_OP, PROPOSALS = 2000, 12_000_000
 MOST_EFFORT = 16
 #: Proposals of each annealing for each op of schedules that are only annealed.
 LONG_PROPOSALS_PER_OP = 10
-#: Annealings in turn: the temperature at which they start, in mean op times, and the factor by which
-#: overflow is cheaper at first; and the temperature at which they end. Schedules that are only annealed, with
-#: few moves for each op, get the soft ones: there a schedule gets better as a whole or hardly at all.
-STARTS = ((0.1, 1.0), (0.1, 100.0), (0.03, 1.0), (0.1, 30.0), (0.3, 1.0), (0.1, 10.0))
-COLD = 0.004
-SOFT_STARTS = tuple(start for start in STARTS if start[1] > 1)
+#: Annealings in turn. Schedules that are only annealed, with few moves for each op, get the soft ones: there
+#: a schedule gets better as a whole or hardly at all.
+SETTINGS = (
+    Setting((0.1, 0.004)), Setting((0.1, 0.004), softness=100.0),
+    Setting((0.03, 0.004)), Setting((0.1, 0.004), softness=30.0),
+    Setting((0.3, 0.004)), Setting((0.1, 0.004), softness=10.0),
+)  # fmt: skip
+SOFT_SETTINGS = tuple(setting for setting in SETTINGS if setting.softness > 1)
 #: After any step.
 _EVER = 2**62
 
@@ -170,15 +172,16 @@ class _Polish:
         """Anneal from the best schedule; return whether that improves it."""
         n = self.graph.n_ops
         proposals = int(self.effort * min(PROPOSALS_PER_OP * n, PROPOSALS / n**0.5))
-        starts: tuple[tuple[float, float], ...] = STARTS
+        settings: Sequence[Setting] = SETTINGS
         if self.long:
-            proposals, starts = LONG_PROPOSALS_PER_OP * n, SOFT_STARTS
-        hot, softness = starts[self.round % len(starts)]
+            proposals, settings = LONG_PROPOSALS_PER_OP * n, SOFT_SETTINGS
+        setting = settings[self.round % len(settings)]
         deadline = self.run.deadline.within(max(1.0, SHARE * self.run.deadline.remaining))
         before = self.best.time
         found = anneal(
             self.graph, self.order, self.budget, seed=self.run.seed + self.round, deadline=deadline,
-            proposals=proposals, temperature=(hot, COLD), softness=softness, on_best=self.note,
+            proposals=proposals, temperature=setting.temperature, softness=setting.softness,
+            growth=setting.growth, on_best=self.note,
         )  # fmt: skip
         self.offer(found.order)
         return self.best.time < before
