@@ -22,7 +22,7 @@ from hremate.solvers.anneal import Setting, anneal
 from hremate.solvers.base import Deadline, Run
 from hremate.solvers.incumbent import Incumbent, announcer
 from hremate.solvers.repair import repair
-from hremate.solvers.window_model import Slots, WindowModel
+from hremate.solvers.window_model import Slots, TooLarge, WindowModel
 from hremate.solvers.windows import Window, WindowAnswer, Windows, combine, solve_window
 
 #: Reaches of windows tried in turn.
@@ -191,7 +191,7 @@ class _Polish:
         if self.long:
             return False
         if self.windows is None:
-            self.windows = Windows(self.graph, self.budget)
+            self.windows = Windows(self.graph, self.budget, self.run.deadline)
         before = self.best.time
         results: list[bool] = []
         for batch in self.batches(REACHES[min(self.level, len(REACHES) - 1)]):
@@ -214,7 +214,10 @@ class _Polish:
         everything = np.ones(self.graph.n_ops, np.bool_)
         whole = Window(everything, 0, _EVER, reach)
         assert self.windows is not None
-        slots = self.windows.slots(order, whole)
+        try:
+            slots = self.windows.slots(order, whole)
+        except TooLarge:
+            return
         free = np.bincount(slots.op[slots.free], minlength=self.graph.n_ops)
         if free.sum() <= self.most_runs:
             yield [whole]
@@ -263,11 +266,25 @@ class _Polish:
         return region
 
     def solve_batch(self, batch: Sequence[Window]) -> list[bool]:
-        """Solve windows from the best schedule and combine what they find; return which were settled."""
+        """Solve windows from the best schedule and combine what they find; return which were settled.
+
+        One that is too large to be built is not.
+        """
         assert self.windows is not None
         order = self.order
         whole = batch[0].last == _EVER and batch[0].ops.all()
-        models = [model for window in batch if (model := self.windows.model(order, window)) is not None]
+        models: list[WindowModel] = []
+        too_large: list[bool] = []
+        for window in batch:
+            if self.over:
+                break
+            try:
+                model = self.windows.model(order, window)
+            except TooLarge:
+                too_large.append(False)
+                continue
+            if model is not None:
+                models.append(model)
         answers = self.answers(models)
         found = [
             (answer.time, k) for k, answer in enumerate(answers)
@@ -287,14 +304,14 @@ class _Polish:
                 self.best.offer(together)
         if changes:
             self.offer(combine(order, changes))
-        if whole and answers and all(answer.proved for answer in answers):
+        if whole and answers and not too_large and all(answer.proved for answer in answers):
             self.settled.add((self.order.tobytes(), batch[0].reach))
         counts = self.run.stats.counts
         counts["windows"] = counts.get("windows", 0) + len(answers)
         for answer in answers:
             if answer.failure and answer.failure not in self.run.stats.degraded:
                 self.run.stats.degraded.append(answer.failure)
-        return [answer.proved for answer in answers]
+        return [answer.proved for answer in answers] + too_large
 
     def answers(self, models: Sequence[WindowModel]) -> list[WindowAnswer]:
         """The answer to each model, by joblib where that pays; it is the same for any number of workers."""

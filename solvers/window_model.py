@@ -18,8 +18,14 @@ from hremate.solvers._window_kernel import held_bytes
 from hremate.solvers.milp import Milp, MilpBuilder
 from hremate.solvers.segments import MAX_DIVISORS
 
+#: Coefficients in the memory rows of a program beyond which it is not built: SCIP would get nowhere with it.
+MOST_COEFFICIENTS = 1_000_000
 # References to a segment or a run: the index of its variable, or one of these.
 _ZERO, _ONE = -1, -2
+
+
+class TooLarge(Exception):
+    """A window has more slots or coefficients than pay."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +130,13 @@ class WindowModel:
 
 
 def build_window_model(net: Net, order: IntArray, slots: Slots) -> WindowModel:
-    """The program over `slots`, which are those of the valid schedule `order`; some must be free."""
+    """The program over `slots`, which are those of the valid schedule `order`; some must be free.
+
+    Raises
+    ------
+    TooLarge
+        The memory rows have more than `MOST_COEFFICIENTS`.
+    """
     return _Assembly(net, order, slots).model()
 
 
@@ -316,11 +328,14 @@ class _Assembly:
         unit = max(budget, 1)
         variables: list[list[int]] = [[] for _ in chosen]
         values: list[list[float]] = [[] for _ in chosen]
-        for first, last, segment, size in cover:
-            if segment >= 0:
-                for q in range(*np.searchsorted(chosen, (first, last + 1)).tolist()):
-                    variables[q].append(segment)
-                    values[q].append(size / unit)
+        covered = [entry for entry in cover if entry[2] >= 0]
+        rows = np.searchsorted(chosen, [(first, last + 1) for first, last, *_ in covered]).reshape(-1, 2)
+        if np.maximum(rows[:, 1] - rows[:, 0], 0).sum() > MOST_COEFFICIENTS:
+            raise TooLarge
+        for (_, _, segment, size), (start, end) in zip(covered, rows.tolist(), strict=True):
+            for q in range(start, end):
+                variables[q].append(segment)
+                values[q].append(size / unit)
         for q, s in enumerate(chosen):
             if optional[s]:
                 variables[q].append(self.run[s])

@@ -23,8 +23,12 @@ from hremate.solvers.base import Deadline
 from hremate.solvers.incumbent import Incumbent
 from hremate.solvers.memory_milp import solve_within
 from hremate.solvers.scip import MilpSolver
-from hremate.solvers.window_model import Net, Slots, WindowModel, build_window_model
+from hremate.solvers.window_model import Net, Slots, TooLarge, WindowModel, build_window_model
 
+#: Candidate runs beyond which a window is given up.
+MOST_CANDIDATES = 200_000
+#: Steps between two looks at the clock.
+_STRIDE = 1024
 #: As in `exact`: this heuristic spends its time on such programs without finding anything.
 _SETTINGS = {"heuristics/farkasdiving/freq": -1}
 
@@ -61,11 +65,12 @@ class WindowAnswer:
 
 
 class Windows:
-    """Windows on the schedules of one graph under one budget (bytes)."""
+    """Windows on the schedules of one graph under one budget (bytes), as long as there is time."""
 
-    def __init__(self, graph: Graph, budget: int) -> None:
+    def __init__(self, graph: Graph, budget: int, deadline: Deadline | None = None) -> None:
         self.graph = graph
         self.budget = budget
+        self.deadline = deadline or Deadline()
         self.net = Net.of(graph, budget)
         self._inputs = [[x for x in graph.inputs_of(i).tolist() if graph.size[x]] for i in range(graph.n_ops)]
         self._size: list[int] = graph.size.tolist()
@@ -76,7 +81,13 @@ class Windows:
         self._movable[graph.producer[graph.size == 0]] = False
 
     def slots(self, order: IntArray, window: Window) -> Slots:
-        """The steps of a valid schedule with the candidate runs of a window in between."""
+        """The steps of a valid schedule with the candidate runs of a window in between.
+
+        Raises
+        ------
+        TooLarge
+            There are more than `MOST_CANDIDATES`, or no time is left to find them all.
+        """
         ops = window.ops.tolist()
         slack = self.budget - step_memory(self.graph, order)
         touched: dict[int, int] = {}  # last step at which each tensor of the window had a slot
@@ -85,6 +96,8 @@ class Windows:
         for p, i in enumerate(order.tolist()):
             inside = window.first <= p < window.last
             reads = [x for x in self._inputs[i] if ops[self._producer[x]]]
+            if len(entries) - p > MOST_CANDIDATES or (p % _STRIDE == 0 and self.deadline.expired):
+                raise TooLarge
             if inside:
                 for r in self._candidates(reads, ops, slack, window.reach, touched, p):
                     entries.append((r, p, False, True))
@@ -137,7 +150,13 @@ class Windows:
         free[first[(window.first <= step[first]) & (step[first] < window.last)]] = True
 
     def model(self, order: IntArray, window: Window) -> WindowModel | None:
-        """The program of a window of a valid schedule; None when nothing can change."""
+        """The program of a window of a valid schedule; None when nothing can change.
+
+        Raises
+        ------
+        TooLarge
+            See `slots` and `build_window_model`.
+        """
         slots = self.slots(order, window)
         return build_window_model(self.net, order, slots) if slots.free.any() else None
 

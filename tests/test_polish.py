@@ -20,7 +20,8 @@ from hremate.solvers.base import Deadline, Run
 from hremate.solvers.polish import PolishParams, polish
 from hremate.solvers.repair import repair
 from hremate.solvers.staged import threshold_orders
-from hremate.solvers.windows import WindowAnswer
+from hremate.solvers.window_model import TooLarge
+from hremate.solvers.windows import WindowAnswer, Windows
 
 QUICK = PolishParams(rounds=2, patience=1)
 
@@ -165,6 +166,25 @@ def test_a_failure_of_the_solver_is_told_and_survived(monkeypatch: pytest.Monkey
     found = validate(graph, polish(graph, order, budget, run, QUICK), budget)
     assert found.time <= simulate(graph, order).time
     assert run.stats.degraded[0] == "window: SCIP is not well"
+
+
+@pytest.mark.parametrize("call", ["slots", "model"])
+def test_windows_too_large_to_build_are_left_out(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """Annealing goes on, and nothing counts as settled."""
+    graph = generate("unet", 60)
+    order, budget = slow_schedule(graph)
+    asked = []
+
+    def fails(*args: Any) -> None:
+        asked.append(args)
+        raise TooLarge
+
+    monkeypatch.setattr(Windows, call, fails)
+    run = Run(seed=1)
+    found = simulate(graph, polish(graph, order, budget, run, QUICK))
+    assert asked
+    assert found.peak <= budget and found.time < simulate(graph, order).time
+    assert "windows" not in run.stats.counts or not run.stats.counts["windows"]
 
 
 def test_improvements_are_announced_best_last() -> None:

@@ -12,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import breakpoints, optimal_order, optimal_staged, random_graph
 
-from hremate import Graph, Op, ScheduleError, SolverError, simulate, validate
+from hremate import Graph, Op, ScheduleError, SolverError, base_peak, generate, simulate, validate
 from hremate.simulate import step_memory
+from hremate.solvers import window_model
+from hremate.solvers import windows as module
+from hremate.solvers.base import Deadline
 from hremate.solvers.repair import repair
-from hremate.solvers.window_model import Slots, build_window_model
+from hremate.solvers.window_model import Slots, TooLarge, build_window_model
 from hremate.solvers.windows import Window, Windows, combine, solve_window
 
 
@@ -231,3 +234,26 @@ def test_a_failure_of_the_solver_is_raised(monkeypatch: pytest.MonkeyPatch) -> N
         pytest.fail("the case has no window")
     with pytest.raises(SolverError, match="broken"):
         solve_window(model)
+
+
+@pytest.mark.parametrize(
+    ("where", "limit"), [(module, "MOST_CANDIDATES"), (window_model, "MOST_COEFFICIENTS")]
+)
+def test_a_window_beyond_a_limit_is_not_built(
+    monkeypatch: pytest.MonkeyPatch, where: Any, limit: str
+) -> None:
+    """Regression: of 10,000 ops one window took 56 seconds to build, and no deadline ended that."""
+    graph = generate("chain", 40)
+    order, budget = np.arange(graph.n_ops), base_peak(graph) // 2
+    window = everything(graph, order, reach=10.0)
+    assert Windows(graph, budget).model(order, window) is not None
+    monkeypatch.setattr(where, limit, 20)
+    with pytest.raises(TooLarge):
+        Windows(graph, budget).model(order, window)
+
+
+def test_no_window_is_built_without_time() -> None:
+    graph = generate("chain", 40)
+    order = np.arange(graph.n_ops)
+    with pytest.raises(TooLarge):
+        Windows(graph, base_peak(graph) // 2, Deadline(0.0)).slots(order, everything(graph, order))
