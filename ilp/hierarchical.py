@@ -1,6 +1,7 @@
 """The `hierarchical` method: blocks, options of each block, one hierarchical ILP that merges them.
 
-1. Partition the given order into blocks (`hremate.partition`).
+1. Partition the given order, with the ops of the backward part that free memory run as soon as they can,
+   into blocks (`hremate.partition`).
 2. Price memory with the cut model of the whole graph (`hremate.solvers.cut_model`).
 3. Draw the frontier of options of each class of equal blocks (`hremate.ilp.options`).
 4. Choose menus by the price, solve the H-ILP, refine the menus around its answer, solve again. Where cuts
@@ -12,7 +13,7 @@ Source: Gusak et al., ICML 2025 (HiRemate); the H-ILP here does not pin phantoms
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from hremate.ilp.options import FrontierParams
 from hremate.ilp.plans import Params, Plan, plans, reruns_of, tree_of
 from hremate.partition.evaluate import evaluate
 from hremate.partition.phases import split_position
+from hremate.partition.subgraph import subgraph
 from hremate.partition.tree import check_tree
 from hremate.result import Result, Status
 from hremate.schedule import Schedule
@@ -42,6 +44,7 @@ from hremate.solvers.cut_model import Cut
 from hremate.solvers.exact import solve_staged
 from hremate.solvers.incumbent import OPTIMAL_GAP, meets
 from hremate.solvers.repair import repair
+from hremate.solvers.shift import sooner
 
 #: Graphs of up to this many ops are one leaf.
 LEAF_OPS = 60
@@ -57,7 +60,7 @@ OPTION_SHARE, NESTED_OPTION_SHARE = 0.3, 0.5
 MILP_SHARE = 0.15
 #: Share of the remaining time that the flat beam search may take.
 BEAM_SHARE = 0.15
-#: Beyond so many ops beam search is only the last resort.
+#: Beyond so many ops beam search is only the last resort, and chains wait until blocks have failed.
 HUGE_GRAPH = 20_000
 #: On graphs without phases, shares of the remaining time of beam search and of blocks, before annealing; and
 #: the share of bytes that no block decides about beyond which blocks are not tried.
@@ -89,7 +92,11 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     schedule within the budget, flat methods over the whole graph (cuts, then beam search) have the last
     word; `stats.degraded` says so. `stats.stage_time` tells what each stage found by itself.
     """
-    search = _Search(graph, budget, run, params)
+    order = _freeing_order(graph, params)
+    if (np.diff(order) > 0).all():
+        search = _Search(graph, budget, run, params)
+    else:
+        search = _Search(subgraph(graph, order), budget, _reordered(run, order), params)
     try:
         search.run_plans()
     except Stopped:
@@ -110,10 +117,37 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
         budget,
         run,
         "hierarchical",
-        None if best is None else best.order,
+        None if best is None else order[best.order],
         status=Status.OPTIMAL if proved else None,
         proof="staged" if proved else None,
         order_lower_bound=bound,
+    )
+
+
+def _freeing_order(graph: Graph, params: Params) -> IntArray:
+    """The given order, int64[n], with backward ops that free memory run as soon as they can.
+
+    Graphs of one leaf, whose bound is about the given order, and blocks asked for as such keep that order.
+    """
+    given = np.arange(graph.n_ops)
+    if graph.n_ops <= LEAF_OPS or params.tree is not None:
+        return given
+    return sooner(graph, given, split_position(graph))
+
+
+def _reordered(run: Run, order: IntArray) -> Run:
+    """`run` for the graph whose op k is op `order[k]`."""
+    place = np.argsort(order)
+
+    def improved(schedule: Schedule, peak: int, total: float) -> None:
+        assert run.callback is not None
+        run.callback(Schedule(order[schedule.order]), peak, total)
+
+    return replace(
+        run,
+        warm_start=None if run.warm_start is None else Schedule(place[run.warm_start.order]),
+        bound_order=None if run.bound_order is None else place[run.bound_order],
+        callback=None if run.callback is None else improved,
     )
 
 
@@ -130,6 +164,8 @@ class _Search:
         self.cut: Cut | None = None
         #: Schedules of flat methods, by name; looked at when the hierarchy is done.
         self.reserves: dict[str, IntArray] = {}
+        #: Whether chains of blocks were tried.
+        self.chained = False
         #: Bound on the time of schedules staged along the given order, where the MILP gave one.
         self.order_bound: float | None = None
         self.solver = Solver(run, None if params.cache_dir is None else OptionCache(params.cache_dir))
@@ -158,7 +194,8 @@ class _Search:
                 if self.optimal(order):
                     self.offer(order, stage)
                     return
-        self.search_chains()
+        if self.graph.n_ops <= HUGE_GRAPH:
+            self.search_chains()
         self.try_plans()
         if not self.solved and not any(map(self.fits, self.reserves.values())):
             self.run.stats.degraded.append("no schedule from blocks within the budget; used beam search")
@@ -192,6 +229,8 @@ class _Search:
             if skip_to_tight and not plan.tight:
                 continue
             self.check_time()
+            if plan.tight and not self.solved and not self.chained:
+                self.search_chains()
             before = self.gap
             self.run_plan(plan)
             if self.solved and not first and before - self.gap < WORTHWHILE:
@@ -250,6 +289,7 @@ class _Search:
     def search_chains(self) -> None:
         """Chains of many blocks, where cuts of the whole graph stay far from the bound."""
         cut = self.reserves["flat cut"]
+        self.chained = True
         if self.params.particular or self.near_bound(cut):
             return
         with timed(self.run, "chain"):

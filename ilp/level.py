@@ -17,8 +17,8 @@ from hremate.ilp.program import Level, Reruns, build_level, diagonal_choice, pic
 from hremate.partition.tree import BlockTree
 from hremate.simulate import simulate
 from hremate.solvers.base import Run
-from hremate.solvers.repair import repair
 from hremate.solvers.scip import MilpSolver
+from hremate.solvers.shift import shift_and_repair
 
 #: Solves with a smaller budget after an answer that exceeds it (rounding, pinned tensors).
 TIGHTENINGS = 3
@@ -163,7 +163,7 @@ class LevelSearch:
             )
             improved |= self.offer(order, "h-ilp")
             with timed(run, "repair"):
-                improved |= self.offer(repair(graph, order, self.budget), "repair")
+                improved |= self.offer(shift_and_repair(graph, order, self.budget), "repair")
             self.check_time(result.interrupted)
             if excess <= 0:
                 break

@@ -4,8 +4,10 @@ The cut at the peak step of the given order decides what is dropped there. Where
 exceeds the budget, its worst step is the next moment: what has run before it may run again after it, and
 a cut decides, round after round, at a few target budgets. One cut is a bound as well, so the answer comes
 with its distance from the optimum; on transformers and residual networks that is a few hundredths of a
-per cent. Where memory is high at many moments at once, and the graph is not too large, the program of
-several moments (`hremate.solvers.moment_search`) closes what is left of the gap.
+per cent. Where it is more, the same starts over from the given order with ops of the backward part shifted
+(`hremate.solvers.shift`), and the schedule is shifted after each cut. Where memory is high at many moments
+at once, and the graph is not too large, the program of several moments (`hremate.solvers.moment_search`)
+closes what is left of the gap.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import numpy as np
 
 from hremate.errors import MethodError, SolverError
 from hremate.graph import Graph, IntArray
+from hremate.partition.phases import split_position
 from hremate.result import Result
 from hremate.schedule import Schedule
 from hremate.simulate import step_memory
@@ -24,12 +27,15 @@ from hremate.solvers.base import Run, finish
 from hremate.solvers.cut_model import Cut, CutProblem, prove_cut, solve_cut
 from hremate.solvers.incumbent import meets
 from hremate.solvers.repair import repair
+from hremate.solvers.shift import later, shifted, sooner
 from hremate.solvers.time_bound import SEVERAL_WEIGHT, time_lower_bound
 
 #: Budgets that the rounds aim at, as shares of the wanted one.
 TARGETS = (1.0, 0.985, 0.97, 0.95, 0.9, 0.8, 0.7)
 #: Graphs of up to `SEVERAL_WEIGHT` ops and arcs get their first cut solved in SCIP, and so many nodes before.
 MOST_NODES = 200
+#: A schedule this close to the bound, as a share of the base time, is not worth another start.
+CLOSE_ENOUGH = 1e-4
 #: A round that does not lower the peak by this share of it in so many rounds ends the target.
 STALLED_ROUNDS = 12
 
@@ -65,7 +71,7 @@ def cut_search(graph: Graph, budget: int, run: Run, params: Params) -> IntArray:
     """The order that `solve` hands in."""
     search = _Cuts(graph, budget, run, params)
     try:
-        search.run_targets()
+        search.run_starts()
         search.run_moments()
     except KeyboardInterrupt:
         run.stats.interrupted = True
@@ -108,22 +114,46 @@ class _Cuts:
         if order is not None:
             self.offer(order, int(step_memory(self.graph, order).max()))
 
-    def run_targets(self) -> None:
+    @property
+    def near_bound(self) -> bool:
+        over, time = self.rank
+        return not over and time <= self.run.lower_bound + CLOSE_ENOUGH * self.graph.total_time
+
+    def run_starts(self) -> None:
+        """The given order, then with ops shifted, for as long as the gap is open."""
+        given: IntArray = np.arange(self.graph.n_ops)
+        split = split_position(self.graph)
+        first = split if split < self.graph.n_ops else 0
+        self.run_targets(given, shift=False)
+        for start in (later, sooner):
+            if self.near_bound or self.run.deadline.expired:
+                return
+            self.run_targets(start(self.graph, given, first), shift=True)
+
+    def run_targets(self, start: IntArray, *, shift: bool) -> None:
         """Rounds of cuts at one target budget after another, until a schedule fits."""
         for share in TARGETS:
             if self.run.deadline.expired:
                 return
-            target = int(share * self.budget)
-            found = self.rounds(target)
+            found = self.rounds(start, int(share * self.budget), shift)
             if found is not None:
                 repaired = repair(self.graph, found, self.budget)
                 self.offer(repaired, int(step_memory(self.graph, repaired).max()))
                 return
 
-    def rounds(self, target: int) -> IntArray | None:
-        """Cut at the worst step until the schedule fits the budget; None when that stalls."""
+    def rounds(self, order: IntArray, target: int, shift: bool) -> IntArray | None:
+        """Cut at the worst step until the schedule fits the budget; None when that stalls.
+
+        Parameters
+        ----------
+        order : int64[n]
+            The order to start from.
+        target : int
+            Bytes that a cut aims at.
+        shift : bool
+            Whether steps are shifted after each cut.
+        """
         graph = self.graph
-        order: IntArray = np.arange(graph.n_ops)
         nodes = max(1, self.params.work // self.weight)
         if self.weight <= SEVERAL_WEIGHT:
             nodes = min(nodes, MOST_NODES)
@@ -143,7 +173,7 @@ class _Cuts:
             after = self.cut_at(order, step, target, nodes)
             if after is None:
                 return None
-            order = after
+            order = shifted(graph, after) if shift else after
         return None
 
     def cut_at(self, order: IntArray, step: int, target: int, nodes: int) -> IntArray | None:

@@ -21,7 +21,7 @@ from hremate.simulate import simulate
 from hremate.solvers.anneal import Setting, anneal
 from hremate.solvers.base import Deadline, Run
 from hremate.solvers.incumbent import Incumbent, announcer
-from hremate.solvers.repair import repair
+from hremate.solvers.shift import shift_and_repair
 from hremate.solvers.window_model import Slots, TooLarge, WindowModel
 from hremate.solvers.windows import Window, WindowAnswer, Windows, combine, solve_window
 
@@ -143,10 +143,10 @@ class _Polish:
         return len(self.order) > MOST_STEPS
 
     def offer(self, order: IntArray) -> bool:
-        """Take in a valid schedule and what `repair` makes of it; return whether that is an improvement."""
+        """Take in a valid schedule, shifted and repaired as well; return whether that is an improvement."""
         before = self.best.time
         self.best.offer(order)
-        self.best.offer(repair(self.graph, order, self.budget))
+        self.best.offer(shift_and_repair(self.graph, order, self.budget))
         return self.best.time < before
 
     def note(self, order: IntArray) -> None:

@@ -121,7 +121,7 @@ def test_no_time_at_all_still_gives_the_smallest_peak_known() -> None:
 
 
 def test_interrupt_hands_in_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = level.repair
+    real = level.shift_and_repair
     calls = []
 
     def interrupt(*args: object) -> np.ndarray:
@@ -130,7 +130,7 @@ def test_interrupt_hands_in_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> 
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(level, "repair", interrupt)
+    monkeypatch.setattr(level, "shift_and_repair", interrupt)
     graph = hr.generate("transformer", 300, 1)
     result = hr.solve(graph, "60%", blocks=4, grid=6, node_limit=50, polish=0, flat_start=False)
     assert result.solved

@@ -18,7 +18,7 @@ from hremate import Graph, SolverError, base_peak, generate, simulate, time_lowe
 from hremate.solvers.anneal import Annealed, anneal
 from hremate.solvers.base import Deadline, Run
 from hremate.solvers.polish import PolishParams, polish
-from hremate.solvers.repair import repair
+from hremate.solvers.shift import shift_and_repair
 from hremate.solvers.staged import threshold_orders
 from hremate.solvers.window_model import TooLarge
 from hremate.solvers.windows import WindowAnswer, Windows
@@ -107,12 +107,12 @@ def test_a_schedule_at_its_bound_is_left_alone() -> None:
     assert "windows" not in run.stats.counts
 
 
-def test_no_time_returns_the_input_but_repaired() -> None:
+def test_no_time_returns_the_input_but_shifted_and_repaired() -> None:
     graph = generate("unet", 60)
     order, budget = slow_schedule(graph)
     run = Run(deadline=Deadline(0.0))
     found = polish(graph, order, budget, run)
-    assert np.array_equal(found, repair(graph, order, budget))
+    assert np.array_equal(found, shift_and_repair(graph, order, budget))
     assert run.stats.timed_out and "windows" not in run.stats.counts
 
 
