@@ -20,10 +20,10 @@ from hremate.solvers.base import Deadline, Run
 from hremate.solvers.polish import PolishParams
 from hremate.solvers.registry import Method, get_method, make_params
 
-#: Methods that are polished by default; the share of the time left that is the method's; and what is done
-#: where there is no time limit.
+#: Methods that are polished by default; the share of the time left that is the method's, and of graphs of
+#: more than so many ops, on which polish does more; and what is done where there is no time limit.
 POLISHED = ("hierarchical",)
-METHOD_SHARE = 0.6
+METHOD_SHARE, LARGE_GRAPH, LARGE_METHOD_SHARE = 0.6, 20_000, 0.45
 FIXED_WORK = PolishParams(rounds=4, patience=2, windows=4)
 
 
@@ -119,7 +119,7 @@ def solve(
     if result is None:
         lower_bound = bound_time(graph, limit, run, lower_bound)
         deadline = run.deadline
-        run.deadline = deadline.shortened(_method_seconds(deadline, polish, polishing))
+        run.deadline = deadline.shortened(_method_seconds(graph, deadline, polish, polishing))
         result = entry.load().solve(graph, limit, run, params)
         run.deadline = deadline
         result = best_of(graph, result, run, known, costs)
@@ -137,11 +137,14 @@ def _polishing(method: str, polish: float | None, run: Run) -> Polishing | None:
     return Polishing(polish, PolishParams() if limited else FIXED_WORK)
 
 
-def _method_seconds(deadline: Deadline, polish: float | None, polishing: Polishing | None) -> float:
+def _method_seconds(
+    graph: Graph, deadline: Deadline, polish: float | None, polishing: Polishing | None
+) -> float:
     """Seconds that the method gets of the time left."""
     if polishing is None:
         return deadline.remaining
-    least = METHOD_SHARE * deadline.remaining
+    share = METHOD_SHARE if graph.n_ops <= LARGE_GRAPH else LARGE_METHOD_SHARE
+    least = share * deadline.remaining
     return least if polish is None else max(least, deadline.remaining - polish)
 
 

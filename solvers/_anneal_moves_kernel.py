@@ -208,27 +208,36 @@ def drop_over(g, s, slot, most, rng, mark, group):  # type: ignore[no-untyped-de
 def worst_slot(g, s, low, high):  # type: ignore[no-untyped-def]
     """The first slot within low .. high whose cells are highest.
 
-    Blocks of cells whose bound is no higher than what was found are passed over; the others' bounds become
-    exact.
+    Blocks of cells are searched from the one of highest bound on. Those whose bound is no higher than what
+    was found are passed over; the others' bounds become exact.
     """
     first, last = low * g.halves, (high + 1) * g.halves - 1
-    best, value = first, np.int64(-(1 << 62))
+    lead = first >> SHIFT
+    for block in range(lead + 1, (last >> SHIFT) + 1):
+        if s.top[block] > s.top[lead]:
+            lead = block
+    best, value = _highest(s, lead, first, last)
     for block in range(first >> SHIFT, (last >> SHIFT) + 1):
-        held = s.pending[block]
-        if s.top[block] <= value:
-            continue
-        base = block << SHIFT
-        start, stop = max(first, base), min(last + 1, base + BLOCK)
-        highest, where = np.int64(-(1 << 62)), start
-        for cell in range(start, stop):
-            if s.profile[cell] > highest:
-                highest, where = s.profile[cell], cell
-        highest += held
-        if stop - start == BLOCK:
-            s.top[block] = highest
-        if highest > value:
-            best, value = where, highest
+        if block != lead and (s.top[block] > value or (s.top[block] == value and block << SHIFT < best)):
+            where, highest = _highest(s, block, first, last)
+            if highest > value or (highest == value and where < best):
+                best, value = where, highest
     return np.int64(best // g.halves)
+
+
+@kernel
+def _highest(s, block, first, last):  # type: ignore[no-untyped-def]
+    """The first of the highest cells of a block within first .. last, and what it holds."""
+    base = block << SHIFT
+    start, stop = max(first, base), min(last + 1, base + BLOCK)
+    highest, where = np.int64(-(1 << 62)), start
+    for cell in range(start, stop):
+        if s.profile[cell] > highest:
+            highest, where = s.profile[cell], cell
+    highest += s.pending[block]
+    if stop - start == BLOCK:
+        s.top[block] = highest
+    return where, highest
 
 
 @kernel
@@ -374,6 +383,8 @@ def _served_only(g, s, t, j, mark, stamp, group, size):  # type: ignore[no-untyp
             return False
         if end == start:
             continue
+        if mark[s.op[end]] != stamp:  # the last one that reads it
+            return False
         for a in range(g.use_ptr[y], g.use_ptr[y + 1]):
             w = g.use_idx[a]
             k = find_run(s, w, end + 1)

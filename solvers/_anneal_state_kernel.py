@@ -10,7 +10,8 @@ fills b..e) and two under `reuse` (inputs end in the first half of a slot, outpu
 2b+1..2e, or 2b+1 alone when nobody reads the copy). Cells of empty slots are held `VACANT` lower, so that the
 *overflow*, the sum of all positive cells, counts steps only and does not depend on where they lie. Cells come
 in blocks with a pending addition and an upper bound of their maximum: a range addition touches the cells of
-its two outermost blocks, and of those between only blocks that may exceed the budget.
+its two outermost blocks, and of those between only blocks that may exceed the budget. Of tensors that many
+ops read, the reads in each block of slots are counted.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Net(NamedTuple):
     once: BoolArray
     #: Cells per slot: 1 under `coexist`, 2 under `reuse`.
     halves: int
+    #: Row of `State.reads` of each tensor, -1 for those that few ops read, int32[m].
+    row: Int32Array
 
 
 class State(NamedTuple):
@@ -80,6 +83,8 @@ class State(NamedTuple):
     place: Int32Array
     #: What changed since the last decision: kind, op, k and handle of the run after it, int32[entries, 5].
     log: IntArray
+    #: Runs in each block of `BLOCK` slots that read a tensor that many ops read, int32[rows, blocks].
+    reads: Int32Array
 
 
 @kernel
@@ -141,6 +146,8 @@ def find_run(s, v, slot):  # type: ignore[no-untyped-def]
 @kernel
 def last_read(g, s, x, start, slot):  # type: ignore[no-untyped-def]
     """The last slot within start < . < slot that reads tensor `x`, else `start`."""
+    if g.row[x] >= 0:
+        return _last_counted(g, s, x, start, slot)
     best = start
     for a in range(g.use_ptr[x], g.use_ptr[x + 1]):
         u = g.use_idx[a]
@@ -150,6 +157,36 @@ def last_read(g, s, x, start, slot):  # type: ignore[no-untyped-def]
         if k >= 0:
             best = max(best, s.runs[u, k])
     return best
+
+
+@kernel
+def _last_counted(g, s, x, start, slot):  # type: ignore[no-untyped-def]
+    """`last_read` of a tensor whose reads are counted."""
+    row = g.row[x]
+    p = slot - 1
+    while p > start:
+        block = p >> SHIFT
+        base = block << SHIFT
+        if s.reads[row, block] > 0:
+            while p >= base and p > start:
+                v = s.op[p]
+                if v >= 0:
+                    for a in range(g.in_ptr[v], g.in_ptr[v + 1]):
+                        if g.in_idx[a] == x:
+                            return np.int64(p)
+                p -= 1
+        p = min(p, base - 1)
+    return np.int64(start)
+
+
+@kernel
+def _count(g, s, v, slot, change):  # type: ignore[no-untyped-def]
+    """Add `change` to the reads that op `v` makes in the block of `slot`."""
+    if len(s.reads):
+        for a in range(g.in_ptr[v], g.in_ptr[v + 1]):
+            row = g.row[g.in_idx[a]]
+            if row >= 0:
+                s.reads[row, slot >> SHIFT] += change
 
 
 @kernel
@@ -212,6 +249,7 @@ def insert(g, s, v, slot):  # type: ignore[no-untyped-def]
                 last_cell(halves, start, slot), g.size[x],
             )  # fmt: skip
     s.op[slot] = v
+    _count(g, s, v, slot, 1)
     change += add_cell(s.profile, s.pending, s.top, halves * slot, g.workspace[v] + VACANT)
     if halves == 2:
         change += add_cell(s.profile, s.pending, s.top, 2 * slot + 1, VACANT)
@@ -235,6 +273,7 @@ def remove(g, s, v, k):  # type: ignore[no-untyped-def]
     if halves == 2:
         change += add_cell(s.profile, s.pending, s.top, 2 * slot + 1, -VACANT)
     s.op[slot] = -1
+    _count(g, s, v, slot, -1)
     for x in range(g.out_ptr[v], g.out_ptr[v + 1]):
         end = s.ends[x, k]
         if end > slot:
@@ -287,6 +326,8 @@ def relocate(g, s, v, k, slot):  # type: ignore[no-untyped-def]
     old = s.runs[v, k]
     s.op[old] = -1
     s.op[slot] = v
+    _count(g, s, v, old, -1)
+    _count(g, s, v, slot, 1)
     s.runs[v, k] = slot
     change = add_cell(s.profile, s.pending, s.top, halves * old, -g.workspace[v] - VACANT)
     change += add_cell(s.profile, s.pending, s.top, halves * slot, g.workspace[v] + VACANT)
@@ -427,6 +468,9 @@ def _shift(g, s, source, target):  # type: ignore[no-untyped-def]
             s.ends[x, k] = target
     s.runs[v, k] = target
     s.op[target] = v
+    if source >> SHIFT != target >> SHIFT:
+        _count(g, s, v, source, -1)
+        _count(g, s, v, target, 1)
     for half in range(g.halves):
         old, new = source * g.halves + half, target * g.halves + half
         value = s.profile[old] + s.pending[old >> SHIFT]
@@ -533,6 +577,7 @@ def load(g, s, order, budget):  # type: ignore[no-untyped-def]
     s.scalar[:] = 0
     s.time[0] = 0.0
     s.place[:] = -1
+    s.reads[:] = 0
     for p in range(len(order)):
         insert(g, s, order[p], p * slots // len(order))
 

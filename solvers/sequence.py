@@ -17,12 +17,24 @@ from hremate.solvers._anneal_kernel import (
     search,
 )
 from hremate.solvers._anneal_moves_kernel import GROUP
-from hremate.solvers._anneal_state_kernel import BLOCK, OVERFLOW, STEPS, VACANT, Net, State, load, unload
+from hremate.solvers._anneal_state_kernel import (
+    BLOCK,
+    OVERFLOW,
+    SHIFT,
+    STEPS,
+    VACANT,
+    Net,
+    State,
+    load,
+    unload,
+)
 
 #: Slots per run when a sequence is laid out, and the share of filled slots at which it is laid out anew.
 SLOTS_PER_RUN, FILLED = 1.5, 0.8
 #: Room for runs of an op beyond what the busiest op has.
 MORE_RUNS = 8
+#: Tensors with more readers than this have their reads counted.
+MANY_READERS = 64
 #: Changes that one move may log.
 LOG = 8 * GROUP
 #: Usual weight of a tensor's overflow at one step, in op times; and share of the steps over which a tensor is
@@ -83,6 +95,7 @@ class Sequence:
             np.empty(graph.n_ops, np.int32),
             np.empty(graph.n_ops, np.int32),
             np.empty((LOG, 5), np.int64),
+            np.empty((int(g.row.max(initial=-1)) + 1, (slots >> SHIFT) + 1), np.int32),
         )
         best = np.empty(slots + 1, np.int32)
         best[: min(len(self._best), slots)] = self._best[:slots]
@@ -145,8 +158,11 @@ def _net(graph: Graph, budget: int) -> tuple[Net, int]:
     made[graph.out_ptr[:-1] == graph.out_ptr[1:]] = 0
     arcs = (graph.producer, graph.out_ptr, graph.in_ptr, graph.in_idx, graph.use_ptr, graph.use_idx)
     producer, out_ptr, in_ptr, in_idx, use_ptr, use_idx = (a.astype(np.int32) for a in arcs)
+    many = np.diff(graph.use_ptr) > MANY_READERS
+    row = np.where(many, np.cumsum(many) - 1, -1).astype(np.int32)
     net = Net(
         graph.time, -(-workspace // quantum), size, producer, out_ptr, in_ptr, in_idx, use_ptr, use_idx,
         made, graph.is_output, graph.once, 2 if graph.memory_model == "reuse" else 1,
+        row,
     )  # fmt: skip
     return net, min(budget, total + 1) // quantum

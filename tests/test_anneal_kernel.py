@@ -14,6 +14,7 @@ from oracle import random_graph
 from hremate import Graph, base_peak, generate, validate
 from hremate.graph import IntArray
 from hremate.simulate import step_memory
+from hremate.solvers import sequence as module
 from hremate.solvers._anneal_kernel import BEST_TIME
 from hremate.solvers._anneal_moves_kernel import worst_slot
 from hremate.solvers._anneal_state_kernel import (
@@ -74,15 +75,26 @@ def agrees(sequence: Sequence, budget: int) -> None:
     assert (used[np.repeat(state.op < 0, halves)] < -VACANT // 2).all()
     tops = np.maximum.reduceat(profile, np.arange(0, len(profile), 1 << SHIFT))
     assert (state.top[: len(tops)] >= tops).all()
+    reads = np.zeros_like(state.reads)
+    for slot in np.flatnonzero(state.op >= 0).tolist():
+        for x in graph.inputs_of(int(state.op[slot])).tolist():
+            if sequence.net.row[x] >= 0:
+                reads[sequence.net.row[x], slot >> SHIFT] += 1
+    assert np.array_equal(state.reads, reads)
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.parametrize("many", [0, 64])
+@settings(max_examples=100, deadline=None)
 @given(rng=st.randoms(use_true_random=False), share=st.sampled_from([0.4, 0.6, 0.8, 1.0]))
-def test_random_moves_agree_with_an_evaluation_from_scratch(rng: random.Random, share: float) -> None:
+def test_random_moves_agree_with_an_evaluation_from_scratch(
+    many: int, rng: random.Random, share: float
+) -> None:
     graph = random_graph(rng)
     budget = int(share * base_peak(graph))
     softness = rng.choice([1.0, np.inf])
-    sequence = Sequence(graph, np.arange(graph.n_ops), budget, rng.randrange(1000), softness=softness)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MANY_READERS", many)
+        sequence = Sequence(graph, np.arange(graph.n_ops), budget, rng.randrange(1000), softness=softness)
     agrees(sequence, budget)
     for _ in range(4):
         sequence.run(rng.choice([1, 2, 17, 300]), float(graph.time.mean()) + 0.1, 1.01, EVERY_MOVE)
@@ -91,8 +103,12 @@ def test_random_moves_agree_with_an_evaluation_from_scratch(rng: random.Random, 
 
 @pytest.mark.parametrize("memory_model", ["coexist", "reuse"])
 @pytest.mark.parametrize("kind", ["layered", "transformer", "unet"])
-def test_thousands_of_moves_on_larger_graphs(kind: str, memory_model: str) -> None:
-    """Several blocks of the profile, laid out anew as runs are added."""
+@pytest.mark.parametrize("many", [0, 2, 64])
+def test_thousands_of_moves_on_larger_graphs(
+    monkeypatch: pytest.MonkeyPatch, many: int, kind: str, memory_model: str
+) -> None:
+    """Several blocks of the profile, laid out anew as runs are added, reads of some tensors counted."""
+    monkeypatch.setattr(module, "MANY_READERS", many)
     graph = generate(kind, 250, seed=3).with_memory_model(memory_model)
     budget = base_peak(graph) * 6 // 10
     sequence = Sequence(graph, np.arange(graph.n_ops), budget, 1, softness=np.inf)
@@ -181,3 +197,16 @@ def test_sizes_that_could_overflow_are_counted_coarsely_and_never_too_low() -> N
     sequence = Sequence(graph, np.arange(graph.n_ops), budget, 0)
     sequence.run(20_000, 0.3 * graph.total_time / graph.n_ops, 1.01, EVERY_MOVE)
     validate(graph, sequence.best, budget)
+
+
+def test_counting_reads_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same moves, whether the last read of a tensor is found by its readers or by counted blocks."""
+    graph = generate("ssm", 600, seed=1)
+    budget = base_peak(graph) // 2
+    orders = []
+    for many in (0, 10**6):
+        monkeypatch.setattr(module, "MANY_READERS", many)
+        sequence = Sequence(graph, np.arange(graph.n_ops), budget, 1, softness=10.0)
+        sequence.run(20_000, graph.total_time / graph.n_ops / 10, 1.05, EVERY_MOVE)
+        orders.append(sequence.order)
+    assert np.array_equal(*orders)
