@@ -164,8 +164,8 @@ class _Search:
         self.cut: Cut | None = None
         #: Schedules of flat methods, by name; looked at when the hierarchy is done.
         self.reserves: dict[str, IntArray] = {}
-        #: Whether chains of blocks were tried.
-        self.chained = False
+        #: Whether chains of blocks are to be tried once blocks alone have failed.
+        self.chains_wait = False
         #: Bound on the time of schedules staged along the given order, where the MILP gave one.
         self.order_bound: float | None = None
         self.solver = Solver(run, None if params.cache_dir is None else OptionCache(params.cache_dir))
@@ -194,7 +194,8 @@ class _Search:
                 if self.optimal(order):
                     self.offer(order, stage)
                     return
-        if self.graph.n_ops <= HUGE_GRAPH:
+        self.chains_wait = self.graph.n_ops > HUGE_GRAPH
+        if not self.chains_wait:
             self.search_chains()
         self.try_plans()
         if not self.solved and not any(map(self.fits, self.reserves.values())):
@@ -229,7 +230,7 @@ class _Search:
             if skip_to_tight and not plan.tight:
                 continue
             self.check_time()
-            if plan.tight and not self.solved and not self.chained:
+            if plan.tight and not self.solved and self.chains_wait:
                 self.search_chains()
             before = self.gap
             self.run_plan(plan)
@@ -289,7 +290,7 @@ class _Search:
     def search_chains(self) -> None:
         """Chains of many blocks, where cuts of the whole graph stay far from the bound."""
         cut = self.reserves["flat cut"]
-        self.chained = True
+        self.chains_wait = False
         if self.params.particular or self.near_bound(cut):
             return
         with timed(self.run, "chain"):

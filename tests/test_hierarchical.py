@@ -233,3 +233,19 @@ def test_callback_sees_only_schedules_within_the_budget_getting_better() -> None
 def test_parameters_out_of_range_are_refused(option: dict[str, float], message: str) -> None:
     with pytest.raises(hr.MethodError, match=message):
         hr.solve(hr.generate("chain", 60, 1), "60%", **option)
+
+
+def test_schedules_are_of_the_given_graph_whatever_order_the_hierarchy_works_on() -> None:
+    graph = hr.generate("ssm", 300, 1)
+    order = hierarchical._freeing_order(graph, Params())
+    assert (np.diff(order) < 0).any()
+    start = hr.solve(graph, "60%", method="cut", moments=False, lower_bound=graph.total_time)
+    seen: list[tuple[hr.Schedule, int, float]] = []
+    result = hr.solve(
+        graph, "60%", warm_start=start.schedule, callback=lambda *found: seen.append(found), polish=0,
+        lower_bound=graph.total_time, time_limit=20,
+    )  # fmt: skip
+    assert result.time <= start.time
+    for schedule, peak, time in seen:
+        check = hr.validate(graph, schedule)
+        assert (check.peak, check.time) == (peak, pytest.approx(time))

@@ -92,3 +92,33 @@ def test_the_hierarchy_uses_chains_where_cuts_fail(monkeypatch: pytest.MonkeyPat
 def test_a_graph_without_a_backward_part_has_no_chain() -> None:
     graph = hr.generate("layered", 80)
     assert list(chains.chain_orders(graph, hr.base_peak(graph) // 2, Run())) == []
+
+
+@pytest.mark.parametrize("huge", [False, True])
+@pytest.mark.parametrize("blocks_find", [False, True])
+def test_on_huge_graphs_chains_wait_until_blocks_have_failed(
+    monkeypatch: pytest.MonkeyPatch, huge: bool, blocks_find: bool
+) -> None:
+    graph = hr.generate("chain", 200)
+    known = hr.solve(graph, "40%", method="rotor", lower_bound=graph.total_time).schedule
+    steps: list[str] = []
+
+    def run_plan(search: hierarchical._Search, plan: object) -> None:
+        steps.append("blocks")
+        if blocks_find:
+            search.offer(known.order, "h-ilp")
+
+    def chain_orders(*args: object) -> list[np.ndarray]:
+        steps.append("chains")
+        return []
+
+    monkeypatch.setattr(hierarchical, "HUGE_GRAPH", 100 if huge else 1000)
+    monkeypatch.setattr(hierarchical._Search, "run_plan", run_plan)
+    monkeypatch.setattr(hierarchical, "chain_orders", chain_orders)
+    monkeypatch.setattr(hierarchical, "cut_search", lambda graph, *_: np.arange(graph.n_ops))
+    monkeypatch.setattr(hierarchical, "_freeing_order", lambda graph, _: np.arange(graph.n_ops))
+    hr.solve(graph, "40%", lower_bound=graph.total_time, polish=0, time_limit=20)
+    if not huge:
+        assert steps[0] == "chains" and steps.count("chains") == 1
+    else:
+        assert steps[0] == "blocks" and steps.count("chains") == (0 if blocks_find else 1)
