@@ -56,12 +56,19 @@ def unroll(sequence, size, is_output, in_ptr, in_idx, out_ptr):  # type: ignore[
 
 
 @kernel
-def _growth(i, size, is_output, out_ptr, in_ptr, in_idx, use_ptr, unread):  # type: ignore[no-untyped-def]
-    """Bytes by which memory grows as op i runs; `unread` (int64[m]) counts readers yet to run."""
-    grown = 0
+def _kept(i, size, is_output, out_ptr, use_ptr):  # type: ignore[no-untyped-def]
+    """Bytes that op i makes and that stay after it."""
+    kept = 0
     for x in range(out_ptr[i], out_ptr[i + 1]):
         if is_output[x] or use_ptr[x + 1] > use_ptr[x]:
-            grown += size[x]
+            kept += size[x]
+    return kept
+
+
+@kernel
+def _growth(i, size, is_output, out_ptr, in_ptr, in_idx, use_ptr, unread):  # type: ignore[no-untyped-def]
+    """Bytes by which memory grows as op i runs; `unread` (int64[m]) counts readers yet to run."""
+    grown = _kept(i, size, is_output, out_ptr, use_ptr)
     for a in range(in_ptr[i], in_ptr[i + 1]):
         x = in_idx[a]
         if unread[x] == 1 and not is_output[x]:
@@ -135,7 +142,6 @@ def later(first, size, is_output, out_ptr, in_ptr, in_idx, use_ptr, use_idx):  #
     anchor = np.arange(n)
     for i in range(n - 1, first - 1, -1):
         reader = -1
-        grown = 0
         wanted = False
         for x in range(out_ptr[i], out_ptr[i + 1]):
             wanted |= is_output[x]
@@ -143,10 +149,9 @@ def later(first, size, is_output, out_ptr, in_ptr, in_idx, use_ptr, use_idx):  #
                 j = use_idx[b]
                 if reader < 0 or anchor[j] < anchor[reader]:
                     reader = j
-            if is_output[x] or use_ptr[x + 1] > use_ptr[x]:
-                grown += size[x]
         if reader < 0 or wanted:
             continue
+        grown = _kept(i, size, is_output, out_ptr, use_ptr)
         for a in range(in_ptr[i], in_ptr[i + 1]):
             x = in_idx[a]
             if not is_output[x] and use_idx[use_ptr[x + 1] - 1] == i:
