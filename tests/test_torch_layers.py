@@ -179,6 +179,9 @@ CASES: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {
         Net(lambda m, x: m[0](x)[0], nn.GRU(8, 8, bidirectional=True, batch_first=True)),
         (torch.randn(2, 3, 8),),
     ),
+    "gates whose vectors end within a row": lambda: (  # on AVX2 and on AVX-512
+        Net(lambda m, x: m[0](x)[0], nn.GRU(8, 24, batch_first=True)), (torch.randn(2, 3, 8),),
+    ),
     "empty tensors": lambda: (Net(lambda m, x: torch.cat([m[0](x), m[0](x[:0])]), linear()), (rows(),)),
     "transposed input": lambda: (Net(lambda m, x: m[0](x), linear()), (torch.randn(8, 4).t(),)),
     "tied and transposed": lambda: (

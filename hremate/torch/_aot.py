@@ -125,25 +125,24 @@ class _Interceptions(TorchDispatchMode):
                     return value.item()
         elif func is torch.ops.aten._linalg_check_errors.default:
             return torch.ops.hremate.check(args[0], args[1], kwargs["is_matrix"])
-        self._refuse_constants(func, args, kwargs)
-        return func(*args, **kwargs)
+        written = _written(func, args, kwargs)
+        self._refuse_constants(args, kwargs, written)
+        strides = [_unwrapped(t).stride() for t in written]
+        result = func(*args, **kwargs)
+        if torch.Tag.inplace_view not in func.tags:
+            for tensor, stride in zip(written, strides, strict=True):
+                if _unwrapped(tensor).stride() != stride:
+                    _lay_out(tensor, stride)
+        return result
 
-    def _refuse_constants(self, func: Any, args: Any, kwargs: Any) -> None:
+    def _refuse_constants(self, args: Any, kwargs: Any, written: list[torch.Tensor]) -> None:
         constants = filter(_is_constant, tree_leaves((args, kwargs)))
         if torch.is_grad_enabled() and any(t.requires_grad for t in constants):
             raise UnknownTensorUse(
                 "it uses a tensor that requires a gradient and is no parameter of the model; register it"
             )
-        schema = func._schema
-        if schema.is_mutable:
-            for k, argument in enumerate(schema.arguments):
-                if argument.alias_info is None or not argument.alias_info.is_write:
-                    continue
-                target = kwargs.get(argument.name, args[k] if k < len(args) else None)
-                if any(map(_is_constant, tree_leaves(target))):
-                    raise UnknownTensorUse(
-                        "it modifies a tensor that is no buffer of the model; use register_buffer"
-                    )
+        if any(map(_is_constant, written)):
+            raise UnknownTensorUse("it modifies a tensor that is no buffer of the model; use register_buffer")
 
     def _computed(self, node: torch.fx.Node) -> torch.Tensor | None:
         """The value of a node, None where it depends on an input or on chance."""
@@ -169,6 +168,29 @@ class _Interceptions(TorchDispatchMode):
                     args, kwargs = torch.fx.map_arg((current.args, current.kwargs), values.__getitem__)
                     values[current] = current.target(*args, **kwargs)
         return values[node]
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors that a call of `func` modifies."""
+    if not func._schema.is_mutable:
+        return []
+    targets = []
+    for k, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            targets.append(kwargs.get(argument.name, args[k] if k < len(args) else None))
+    return [t for t in tree_leaves(targets) if isinstance(t, torch.Tensor)]
+
+
+def _lay_out(tensor: Any, stride: tuple[int, ...]) -> None:
+    """Give the value of `tensor` strides that eager mode keeps and the functional op has not.
+
+    Kernels take elements in another order and with other vector instructions where the strides differ, and
+    their last bits then differ as well. Parts of an `unsafe_split` (the gates of recurrent cells) have gaps.
+    """
+    laid_out = torch.ops.hremate.laid_out(tensor, stride)
+    _private._functionalize_replace(tensor.elem, _unwrapped(laid_out))
+    _private._functionalize_commit_update(tensor.elem)
+    _private._sync(tensor)
 
 
 def _is_constant(value: Any) -> bool:

@@ -30,6 +30,14 @@ def _fake_check(infos: torch.Tensor, name: str, is_matrix: bool) -> None:
     return None
 
 
+def _laid_out(value: torch.Tensor, stride: Any) -> torch.Tensor:
+    return _fake_laid_out(value, stride).copy_(value)
+
+
+def _fake_laid_out(value: torch.Tensor, stride: Any) -> torch.Tensor:
+    return torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
+
+
 #: Holds the registration of the ops below; it ends with the process.
 _LIBRARY = torch.library.Library("hremate", "FRAGMENT")
 _LIBRARY.define(
@@ -41,6 +49,9 @@ torch.library.register_fake("hremate::draw", _fake_draw, lib=_LIBRARY)
 _LIBRARY.define("check(Tensor infos, str name, bool is_matrix) -> ()")
 _LIBRARY.impl("check", _check, "CompositeExplicitAutograd")
 torch.library.register_fake("hremate::check", _fake_check, lib=_LIBRARY)
+_LIBRARY.define("laid_out(Tensor value, int[] stride) -> Tensor")
+_LIBRARY.impl("laid_out", _laid_out, "CompositeExplicitAutograd")
+torch.library.register_fake("hremate::laid_out", _fake_laid_out, lib=_LIBRARY)
 
 
 def _in_place_draw(method: str) -> Callable[..., torch.Tensor]:
