@@ -37,7 +37,7 @@ from hremate.result import Result, Status
 from hremate.schedule import Schedule
 from hremate.simulate import base_peak, simulate
 from hremate.solvers.base import Run, finish
-from hremate.solvers.beam import beam_search
+from hremate.solvers.beam import beam_search, pass_search
 from hremate.solvers.cut import Params as CutParams
 from hremate.solvers.cut import cut_search
 from hremate.solvers.cut_model import Cut
@@ -58,9 +58,11 @@ RESERVE_SHARE, RESERVE_SECONDS, LARGE_GRAPH = 0.15, 10.0, 5000
 OPTION_SHARE, NESTED_OPTION_SHARE = 0.3, 0.5
 #: Share of the remaining time that a H-ILP may take beyond `Params.milp_seconds`.
 MILP_SHARE = 0.15
-#: Share of the remaining time that the flat beam search may take.
+#: Share of the remaining time that the flat beam search or passes may take.
 BEAM_SHARE = 0.15
-#: Beyond so many ops beam search is only the last resort, and chains wait until blocks have failed.
+#: On large graphs passes along the order replace beam search: at least so many, of so many ops in all.
+PASSES, PASS_OPS = 8, 320_000
+#: Beyond so many ops chains wait until blocks have failed, and blocks end where flat schedules are better.
 HUGE_GRAPH = 20_000
 #: On graphs without phases, shares of the remaining time of beam search and of blocks, before annealing; and
 #: the share of bytes that no block decides about beyond which blocks are not tried.
@@ -232,6 +234,8 @@ class _Search:
             self.check_time()
             if plan.tight and not self.solved and self.chains_wait:
                 self.search_chains()
+            if not first and self.behind_reserves:
+                break
             before = self.gap
             self.run_plan(plan)
             if self.solved and not first and before - self.gap < WORTHWHILE:
@@ -324,7 +328,7 @@ class _Search:
         self.check_time(exact.interrupted)
 
     def prepare_reserves(self) -> None:
-        """Flat schedules by cuts, and by beam search where these are far from the bound."""
+        """Flat schedules by cuts, and by beam search or passes where these are far from the bound."""
         seconds = RESERVE_SHARE * self.run.deadline.remaining
         if self.run.deadline.end is not None and self.graph.n_ops <= LARGE_GRAPH:
             seconds = min(seconds, RESERVE_SECONDS)
@@ -335,14 +339,18 @@ class _Search:
             )  # fmt: skip
             self.reserves["flat cut"] = cut_search(self.graph, self.budget, run, CutParams())
         self.check_time(run.stats.interrupted)
-        if self.graph.n_ops > HUGE_GRAPH or self.near_bound(self.reserves["flat cut"]):
+        if self.near_bound(self.reserves["flat cut"]):
             return
-        with timed(self.run, "beam"):
-            found = beam_search(
-                self.graph, self.budget, width=8 * self.params.width, seed=self.run.seed,
-                deadline=self.run.deadline.within(BEAM_SHARE * self.run.deadline.remaining),
-            )  # fmt: skip
-            self.reserves["beam"] = found.smallest if found.order is None else found.order
+        n, width, seed = self.graph.n_ops, self.params.width, self.run.seed
+        deadline = self.run.deadline.within(BEAM_SHARE * self.run.deadline.remaining)
+        stage = "passes" if n > LARGE_GRAPH else "beam"
+        with timed(self.run, stage):
+            if stage == "passes":
+                passes = width * max(PASSES, PASS_OPS // n)
+                found = pass_search(self.graph, self.budget, passes=passes, seed=seed, deadline=deadline)
+            else:
+                found = beam_search(self.graph, self.budget, width=8 * width, seed=seed, deadline=deadline)
+            self.reserves[stage] = found.smallest if found.order is None else found.order
         self.check_time(found.interrupted)
 
     def wind_up(self) -> None:
@@ -356,6 +364,14 @@ class _Search:
 
     def fits(self, order: IntArray) -> bool:
         return simulate(self.graph, order).peak <= self.budget
+
+    @property
+    def behind_reserves(self) -> bool:
+        """Whether, on a huge graph, blocks are behind a flat schedule, so that their time is better used."""
+        if self.graph.n_ops <= HUGE_GRAPH or not self.solved or self.best is None:
+            return False
+        times = [float(self.graph.time[order].sum()) for order in self.reserves.values() if self.fits(order)]
+        return min(times, default=float("inf")) < self.best.time - WORTHWHILE * self.graph.total_time
 
     def near_bound(self, order: IntArray) -> bool:
         """Whether a schedule fits and is not far off the bound of the cut model."""

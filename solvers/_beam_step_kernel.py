@@ -32,14 +32,14 @@ from hremate.solvers._beam_state_kernel import (
 
 # As numpy scalars, so that numba does not compile kernels anew for these values.
 ZERO, NO_OP = np.int64(0), np.int64(-1)
-#: Ops looked at beyond the shared regeneration cost when a price is set.
-NEIGHBOURS = 64
+#: Ops looked at beyond the shared regeneration cost when a price is set: long scans are seen as a whole.
+NEIGHBOURS = 16_384
 #: Arcs looked at when a price is set; what must run again counts double when there are more.
-ARCS = 1024
+ARCS = 65_536
 #: Up to this many live tensors all are priced anew whenever room is needed.
 EXACT = 160
-#: Work between two looks at the clock, in units, at which a step is given up.
-MAX_STEP_WORK = 20_000_000
+#: Work between two looks at the clock, in units, at which a step is given up: at least, and for each op.
+MAX_STEP_WORK, STEP_WORK_PER_OP = 20_000_000, 1_000
 
 
 @kernel
@@ -336,6 +336,7 @@ def step(g, st, s, i, budget, pol, scr, max_runs):  # type: ignore[no-untyped-de
     for a in range(g.in_ptr[i], g.in_ptr[i + 1]):
         scr.pin[g.in_idx[a]] += 1
     runs = 0
+    max_work = max(MAX_STEP_WORK, STEP_WORK_PER_OP * len(g.time))
     outcome = DONE
     while top >= 0:
         r = np.int64(scr.todo[top])
@@ -359,7 +360,7 @@ def step(g, st, s, i, budget, pol, scr, max_runs):  # type: ignore[no-untyped-de
             outcome = LOG_FULL
             break
         runs += 1
-        too_long = runs > max_runs or scr.cell[WORK] > MAX_STEP_WORK
+        too_long = runs > max_runs or scr.cell[WORK] > max_work
         if too_long or not _execute(g, st, s, r, budget, now, pol, scr):
             outcome = NO_ROOM
             break

@@ -2,7 +2,7 @@
 
 A *pass* runs the ops of a fixed order for the first time, one after another; what is missing is made
 again just in time, and what stands in the way is evicted by its price (see `searcher`). The beam
-chooses the order of first runs as well. Every schedule found is repaired.
+chooses the order of first runs as well. Every schedule found is repaired and shifted.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hremate.solvers.base import Deadline, Run, finish
 from hremate.solvers.orders import NO_LIMIT, depth_first, order_width, peak_order
 from hremate.solvers.repair import repair
 from hremate.solvers.searcher import OutOfTime, Searcher, make_policy
+from hremate.solvers.shift import shift_and_repair
 
 #: Eviction prices tried in turn: (patience, reach, lazy).
 _PRICES = [
@@ -36,6 +37,19 @@ _PRICES = [
     (0.5, 0.0, False),
     (0.0, 0.3, True),
 ]
+#: The same for passes on large graphs, where long stretches are evicted: neighbours count less.
+_PASS_PRICES = [
+    (0.3, 0.05, False),
+    (0.4, 0.05, False),
+    (0.25, 0.3, False),
+    (0.3, 0.01, False),
+    (0.5, 0.3, False),
+    (0.0, 0.0, False),
+]
+#: Standard deviations of random changes of patience, and of the logarithm of reach.
+_PATIENCE_STEP, _REACH_STEP = 0.05, 0.7
+#: Units of work for each op that such a pass may take.
+_PASS_WORK_PER_OP = 4_000
 #: Standard deviation of the logarithm of random factors on prices, once all prices were tried as they are.
 _NOISE = 0.25
 #: A pass ends when it recomputes more than twice the best, and this share of the time of the graph.
@@ -182,10 +196,10 @@ def _search(searcher: Searcher, found: Found, seed: int) -> list[IntArray]:
 
 
 def _done(searcher: Searcher, found: Found, schedule: IntArray | None) -> bool:
-    """Repair a schedule and take it in; whether no time at all is left to save."""
+    """Repair and shift a schedule and take it in; whether no time at all is left to save."""
     if schedule is not None:
         searcher.count(_WORK_PER_STEP * len(schedule))
-        found.add(repair(searcher.graph, schedule, found.budget))
+        found.add(shift_and_repair(searcher.graph, schedule, found.budget))
     return found.time <= searcher.graph.total_time
 
 
@@ -230,6 +244,47 @@ def _try_prices(
         if searcher.work > goal:
             break
     return best
+
+
+def pass_search(
+    graph: Graph, budget: int, *, passes: int, seed: int = 0, deadline: Deadline | None = None
+) -> Found:
+    """The best schedule within `budget` bytes of so many passes along the given order, for large graphs.
+
+    After the prices of `_PASS_PRICES` come random changes of the best ones so far. Every schedule is
+    repaired, shifted and repaired, which gains more where memory was short, so that the best pass is not
+    always the best schedule. Repeatable for a seed unless the deadline strikes.
+    """
+    found = Found(graph, budget)
+    searcher = Searcher(graph, 1, seed, deadline or Deadline())
+    given = np.arange(graph.n_ops)
+    rng = np.random.default_rng([seed, 2])
+    best = _PASS_PRICES[0]
+    try:
+        for k in range(passes):
+            patience, reach, lazy = prices = _PASS_PRICES[k] if k < len(_PASS_PRICES) else best
+            if k >= len(_PASS_PRICES):
+                patience = max(0.0, patience + _PATIENCE_STEP * rng.standard_normal())
+                prices = (patience, reach * np.exp(_REACH_STEP * rng.standard_normal()), lazy)
+            schedule = searcher.follow(
+                given, budget, make_policy(graph, given, prices), max_work=_PASS_WORK_PER_OP * graph.n_ops
+            )
+            if schedule is None:
+                continue
+            before = found.time
+            found.add(shift_and_repair(graph, schedule, budget))
+            searcher.count(_WORK_PER_STEP * len(schedule))
+            if found.time < before:
+                best = prices
+            if found.time <= graph.total_time:
+                break
+    except OutOfTime:
+        found.timed_out = True
+    except KeyboardInterrupt:
+        found.interrupted = True
+    if not len(found.smallest):
+        found.add(given)
+    return found
 
 
 def greedy_search(graph: Graph, budget: int, *, deadline: Deadline | None = None) -> Found:

@@ -158,13 +158,29 @@ def test_too_many_shared_tensors_skip_the_hilp_and_are_told(monkeypatch: pytest.
     assert any("too many for the H-ILP" in event for event in result.stats.degraded)
 
 
-def test_huge_graphs_go_without_beam_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_graphs_have_passes_in_place_of_beam_search(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = hr.generate("ssm", 300)
     assert "beam" in hr.solve(graph, "30%", **ALONE).stats.seconds
-    monkeypatch.setattr(hierarchical, "HUGE_GRAPH", 100)
+    monkeypatch.setattr(hierarchical, "LARGE_GRAPH", 100)
     result = hr.solve(graph, "30%", **ALONE)
     assert result.solved
     assert "beam" not in result.stats.seconds
+    assert "passes" in result.stats.stage_time
+
+
+def test_on_huge_graphs_blocks_end_where_a_flat_schedule_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = hr.generate("chain", 30)
+    given = np.arange(graph.n_ops)
+    search = hierarchical._Search(graph, hr.base_peak(graph), Run(), Params())
+    search.reserves["passes"] = given
+    assert not search.behind_reserves
+    monkeypatch.setattr(hierarchical, "HUGE_GRAPH", 10)
+    assert not search.behind_reserves
+    again = hierarchical.Answer(np.insert(given, 1, 0), 0, graph.total_time + float(graph.time[0]))
+    search.best = again
+    assert search.behind_reserves
+    search.budget = 0
+    assert not search.behind_reserves
 
 
 def test_without_phases_annealing_improves_on_beam_search(monkeypatch: pytest.MonkeyPatch) -> None:
