@@ -368,7 +368,9 @@ class _Search:
     @property
     def behind_reserves(self) -> bool:
         """Whether, on a huge graph, blocks are behind a flat schedule, so that their time is better used."""
-        if self.graph.n_ops <= HUGE_GRAPH or not self.solved or self.best is None:
+        if self.graph.n_ops <= HUGE_GRAPH or not self.params.flat_start:
+            return False
+        if not self.solved or self.best is None:
             return False
         times = [float(self.graph.time[order].sum()) for order in self.reserves.values() if self.fits(order)]
         return min(times, default=float("inf")) < self.best.time - WORTHWHILE * self.graph.total_time

@@ -179,7 +179,9 @@ def test_on_huge_graphs_blocks_end_where_a_flat_schedule_is_better(monkeypatch: 
     again = hierarchical.Answer(np.insert(given, 1, 0), 0, graph.total_time + float(graph.time[0]))
     search.best = again
     assert search.behind_reserves
-    search.budget = 0
+    search.params = Params(flat_start=False)
+    assert not search.behind_reserves
+    search.params, search.budget = Params(), 0
     assert not search.behind_reserves
 
 
