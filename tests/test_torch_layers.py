@@ -196,6 +196,19 @@ CASES: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {
 }  # fmt: skip
 
 
+def test_an_output_argument_of_another_shape_is_resized_as_in_eager_mode() -> None:
+    class Shifted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                y = torch.add(x.detach(), 1, out=torch.empty(0))
+            return (x * y).sum()
+
+    x = torch.randn(4, 8, requires_grad=True)
+    graph = ht.capture(Shifted(), (x,))
+    scheduled = ht.apply(Shifted(), graph, list(range(graph.n_ops)))
+    assert torch.equal(scheduled(x), Shifted()(x))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_running_it_again_gives_the_same_bits(name: str) -> None:
     model, scheduled, args = models.pair(CASES[name])

@@ -127,11 +127,12 @@ class _Interceptions(TorchDispatchMode):
             return torch.ops.hremate.check(args[0], args[1], kwargs["is_matrix"])
         written = _written(func, args, kwargs)
         self._refuse_constants(args, kwargs, written)
-        strides = [_unwrapped(t).stride() for t in written]
+        layouts = [(value.shape, value.stride()) for value in map(_unwrapped, written)]
         result = func(*args, **kwargs)
         if torch.Tag.inplace_view not in func.tags:
-            for tensor, stride in zip(written, strides, strict=True):
-                if _unwrapped(tensor).stride() != stride:
+            for tensor, (shape, stride) in zip(written, layouts, strict=True):
+                value = _unwrapped(tensor)
+                if value.shape == shape and value.stride() != stride:  # `out=` may change the shape
                     _lay_out(tensor, stride)
         return result
 
