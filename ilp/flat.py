@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from hremate.graph import Graph, IntArray
 from hremate.result import Stats
 from hremate.schedule import Schedule
-from hremate.simulate import step_memory
 from hremate.solvers import anneal
 from hremate.solvers.base import Run
-from hremate.solvers.cut_model import Cut, moment_problem, solve_cut
+from hremate.solvers.cut_model import Cut, peak_problem, solve_cut
 
 #: Branch-and-bound nodes times ops and arcs of the cut of the whole graph.
 CUT_WORK = 4 * 10**5
@@ -23,8 +20,7 @@ PROPOSALS_PER_OP, PROPOSALS = 8000, 24_000_000
 
 def price_memory(graph: Graph, budget: int, node_limit: int) -> Cut | None:
     """The cut of the whole graph at its peak step: the price of memory and what to run again."""
-    peak_step = int(np.argmax(step_memory(graph, np.arange(graph.n_ops))))
-    problem, needed = moment_problem(graph, peak_step)
+    problem, needed = peak_problem(graph)
     nodes = max(1, min(node_limit, CUT_WORK // (len(problem.time) + len(problem.in_idx))))
     return solve_cut(problem, budget - needed, node_limit=nodes)
 

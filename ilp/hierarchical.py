@@ -36,15 +36,16 @@ from hremate.partition.tree import check_tree
 from hremate.result import Result, Status
 from hremate.schedule import Schedule
 from hremate.simulate import base_peak, simulate
-from hremate.solvers.base import Run, finish
-from hremate.solvers.beam import beam_search, pass_search
+from hremate.solvers.base import Deadline, Run, finish
+from hremate.solvers.beam import beam_search
 from hremate.solvers.cut import Params as CutParams
 from hremate.solvers.cut import cut_search
 from hremate.solvers.cut_model import Cut
 from hremate.solvers.exact import solve_staged
 from hremate.solvers.incumbent import OPTIMAL_GAP, meets
+from hremate.solvers.passes import imitate, pass_search
 from hremate.solvers.repair import repair
-from hremate.solvers.shift import sooner
+from hremate.solvers.shift import shift_and_repair, sooner
 
 #: Graphs of up to this many ops are one leaf.
 LEAF_OPS = 60
@@ -58,10 +59,12 @@ RESERVE_SHARE, RESERVE_SECONDS, LARGE_GRAPH = 0.15, 10.0, 5000
 OPTION_SHARE, NESTED_OPTION_SHARE = 0.3, 0.5
 #: Share of the remaining time that a H-ILP may take beyond `Params.milp_seconds`.
 MILP_SHARE = 0.15
-#: Share of the remaining time that the flat beam search or passes may take.
-BEAM_SHARE = 0.15
-#: On large graphs passes along the order replace beam search: at least so many, of so many ops in all.
-PASSES, PASS_OPS = 8, 320_000
+#: Share of the remaining time that passes, and the flat beam search, may take.
+PASS_SHARE, BEAM_SHARE = 0.15, 0.15
+#: Share of the remaining time of a plan that passes which imitate its answer may take.
+IMITATION_SHARE = 0.1
+#: Passes: at least and at most so many, in between of so many ops in all.
+PASSES, MOST_PASSES, PASS_OPS = 8, 32, 320_000
 #: Beyond so many ops chains wait until blocks have failed, and blocks end where flat schedules are better.
 HUGE_GRAPH = 20_000
 #: On graphs without phases, shares of the remaining time of beam search and of blocks, before annealing; and
@@ -237,12 +240,25 @@ class _Search:
             if not first and self.behind_reserves:
                 break
             before = self.gap
-            self.run_plan(plan)
+            self.run_and_imitate(plan)
             if self.solved and not first and before - self.gap < WORTHWHILE:
                 if plan.tight:
                     break
                 skip_to_tight = True
             first = False
+
+    def run_and_imitate(self, plan: Plan) -> None:
+        """A plan, and passes along the order that drop what its answer drops, when memory is short."""
+        deadline, known = self.run.deadline, self.best
+        self.run.deadline = deadline.shortened((1 - IMITATION_SHARE) * deadline.remaining)
+        try:
+            self.run_plan(plan)
+        except Stopped:
+            if self.run.stats.interrupted:
+                raise
+        finally:
+            self.run.deadline = deadline
+        self.imitate(known, deadline)
 
     def run_plan(self, plan: Plan) -> None:
         """Partition, options, and the H-ILP with its refinements."""
@@ -291,19 +307,30 @@ class _Search:
             reruns=reruns_of(tree, plan), rerun=rerun, offer=self.offer,
         ).search()  # fmt: skip
 
+    def imitate(self, known: Answer | None, deadline: Deadline) -> None:
+        """Passes that imitate the best answer if it is none `known` before, and far from the bound."""
+        if self.best is not None and self.best is not known and self.solved and self.gap > FAR_OFF:
+            with timed(self.run, "imitation"):
+                found = imitate(self.graph, self.budget, self.best.order, deadline)
+                self.offer(found.best, "imitation")
+            self.run.stats.interrupted |= found.interrupted
+        self.check_time(self.run.stats.interrupted)
+
     def search_chains(self) -> None:
         """Chains of many blocks, where cuts of the whole graph stay far from the bound."""
         cut = self.reserves["flat cut"]
         self.chains_wait = False
         if self.params.particular or self.near_bound(cut):
             return
+        known = self.best
         with timed(self.run, "chain"):
             seconds = CHAIN_SHARE * self.run.deadline.remaining
             alone = Run(seed=self.run.seed, deadline=self.run.deadline.within(seconds))
             for order in chain_orders(self.graph, self.budget, alone):
                 self.offer(order, "chain")
-                self.offer(repair(self.graph, order, self.budget), "chain")
+                self.offer(shift_and_repair(self.graph, order, self.budget), "chain")
         self.check_time()
+        self.imitate(known, self.run.deadline.within(IMITATION_SHARE * self.run.deadline.remaining))
 
     def solve_as_leaf(self) -> None:
         """Solve a small graph as one leaf: beam search, then the segment-alive MILP from its answer."""
@@ -328,7 +355,7 @@ class _Search:
         self.check_time(exact.interrupted)
 
     def prepare_reserves(self) -> None:
-        """Flat schedules by cuts, and by beam search or passes where these are far from the bound."""
+        """Flat schedules by cuts, and where these are far from the bound by passes and beams."""
         seconds = RESERVE_SHARE * self.run.deadline.remaining
         if self.run.deadline.end is not None and self.graph.n_ops <= LARGE_GRAPH:
             seconds = min(seconds, RESERVE_SECONDS)
@@ -342,15 +369,22 @@ class _Search:
         if self.near_bound(self.reserves["flat cut"]):
             return
         n, width, seed = self.graph.n_ops, self.params.width, self.run.seed
-        deadline = self.run.deadline.within(BEAM_SHARE * self.run.deadline.remaining)
-        stage = "passes" if n > LARGE_GRAPH else "beam"
-        with timed(self.run, stage):
-            if stage == "passes":
-                passes = width * max(PASSES, PASS_OPS // n)
-                found = pass_search(self.graph, self.budget, passes=passes, seed=seed, deadline=deadline)
-            else:
-                found = beam_search(self.graph, self.budget, width=8 * width, seed=seed, deadline=deadline)
-            self.reserves[stage] = found.smallest if found.order is None else found.order
+        passes = width * min(MOST_PASSES, max(PASSES, PASS_OPS // n))
+        with timed(self.run, "passes"):
+            found = pass_search(
+                self.graph, self.budget, passes=passes, seed=seed,
+                deadline=self.run.deadline.within(PASS_SHARE * self.run.deadline.remaining),
+            )  # fmt: skip
+            self.reserves["passes"] = found.best
+        self.check_time(found.interrupted)
+        if n > LARGE_GRAPH:
+            return
+        with timed(self.run, "beam"):
+            found = beam_search(
+                self.graph, self.budget, width=8 * width, seed=seed,
+                deadline=self.run.deadline.within(BEAM_SHARE * self.run.deadline.remaining),
+            )  # fmt: skip
+            self.reserves["beam"] = found.best
         self.check_time(found.interrupted)
 
     def wind_up(self) -> None:
@@ -389,7 +423,7 @@ class _Search:
                 self.graph, self.budget, width=8 * self.params.width, seed=self.run.seed,
                 deadline=self.run.deadline.within(seconds),
             )  # fmt: skip
-            self.offer(found.smallest if found.order is None else found.order, "beam")
+            self.offer(found.best, "beam")
         self.check_time(found.interrupted)
 
     def anneal(self) -> None:

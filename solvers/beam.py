@@ -7,7 +7,7 @@ chooses the order of first runs as well. Every schedule found is repaired and sh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -15,11 +15,11 @@ import numpy as np
 from hremate.errors import MethodError
 from hremate.graph import FloatArray, Graph, IntArray
 from hremate.result import Result
-from hremate.simulate import simulate
 from hremate.solvers.base import Deadline, Run, finish
+from hremate.solvers.found import Found
 from hremate.solvers.orders import NO_LIMIT, depth_first, order_width, peak_order
 from hremate.solvers.repair import repair
-from hremate.solvers.searcher import OutOfTime, Searcher, make_policy
+from hremate.solvers.searcher import Searcher, make_policy
 from hremate.solvers.shift import shift_and_repair
 
 #: Eviction prices tried in turn: (patience, reach, lazy).
@@ -37,19 +37,6 @@ _PRICES = [
     (0.5, 0.0, False),
     (0.0, 0.3, True),
 ]
-#: The same for passes on large graphs, where long stretches are evicted: neighbours count less.
-_PASS_PRICES = [
-    (0.3, 0.05, False),
-    (0.4, 0.05, False),
-    (0.25, 0.3, False),
-    (0.3, 0.01, False),
-    (0.5, 0.3, False),
-    (0.0, 0.0, False),
-]
-#: Standard deviations of random changes of patience, and of the logarithm of reach.
-_PATIENCE_STEP, _REACH_STEP = 0.05, 0.7
-#: Units of work for each op that such a pass may take.
-_PASS_WORK_PER_OP = 4_000
 #: Standard deviation of the logarithm of random factors on prices, once all prices were tried as they are.
 _NOISE = 0.25
 #: A pass ends when it recomputes more than twice the best, and this share of the time of the graph.
@@ -81,34 +68,6 @@ class Params:
             raise MethodError(f"beam: width is {self.width}; expected width >= 1")
 
 
-@dataclass
-class Found:
-    """What a search has come across."""
-
-    graph: Graph
-    budget: int
-    #: Best schedule within the budget: least time, then least peak.
-    order: IntArray | None = None
-    time: float = float("inf")
-    peak: int = NO_LIMIT
-    #: Schedule of the smallest peak, then least time.
-    smallest: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
-    smallest_peak: int = NO_LIMIT
-    smallest_time: float = float("inf")
-    #: Whether the deadline or Ctrl-C cut the search short.
-    timed_out: bool = False
-    interrupted: bool = False
-
-    def add(self, order: IntArray) -> None:
-        """Take a valid schedule in."""
-        simulation = simulate(self.graph, order)
-        peak, time = simulation.peak, simulation.time
-        if (peak, time) < (self.smallest_peak, self.smallest_time):
-            self.smallest, self.smallest_peak, self.smallest_time = order, peak, time
-        if peak <= self.budget and (time, peak) < (self.time, self.peak):
-            self.order, self.time, self.peak = order, time, peak
-
-
 def beam_search(
     graph: Graph, budget: int, *, width: int = 8, seed: int = 0, deadline: Deadline | None = None
 ) -> Found:
@@ -128,7 +87,7 @@ def beam_search(
     """
     found = Found(graph, budget)
     deadline = deadline or Deadline()
-    try:
+    with found.searching():
         searcher = Searcher(graph, width, seed, deadline)
         seeds = _search(searcher, found, seed)
         if found.order is None and _working_set(graph) <= budget:
@@ -138,12 +97,6 @@ def beam_search(
                 seeds = _search(searcher, found, seed)
         if found.order is None:
             _shrink(searcher, found, seeds)
-    except OutOfTime:
-        found.timed_out = True
-    except KeyboardInterrupt:
-        found.interrupted = True
-    if not len(found.smallest):
-        found.add(np.arange(graph.n_ops))
     return found
 
 
@@ -246,53 +199,12 @@ def _try_prices(
     return best
 
 
-def pass_search(
-    graph: Graph, budget: int, *, passes: int, seed: int = 0, deadline: Deadline | None = None
-) -> Found:
-    """The best schedule within `budget` bytes of so many passes along the given order, for large graphs.
-
-    After the prices of `_PASS_PRICES` come random changes of the best ones so far. Every schedule is
-    repaired, shifted and repaired, which gains more where memory was short, so that the best pass is not
-    always the best schedule. Repeatable for a seed unless the deadline strikes.
-    """
-    found = Found(graph, budget)
-    searcher = Searcher(graph, 1, seed, deadline or Deadline())
-    given = np.arange(graph.n_ops)
-    rng = np.random.default_rng([seed, 2])
-    best = _PASS_PRICES[0]
-    try:
-        for k in range(passes):
-            patience, reach, lazy = prices = _PASS_PRICES[k] if k < len(_PASS_PRICES) else best
-            if k >= len(_PASS_PRICES):
-                patience = max(0.0, patience + _PATIENCE_STEP * rng.standard_normal())
-                prices = (patience, reach * np.exp(_REACH_STEP * rng.standard_normal()), lazy)
-            schedule = searcher.follow(
-                given, budget, make_policy(graph, given, prices), max_work=_PASS_WORK_PER_OP * graph.n_ops
-            )
-            if schedule is None:
-                continue
-            before = found.time
-            found.add(shift_and_repair(graph, schedule, budget))
-            searcher.count(_WORK_PER_STEP * len(schedule))
-            if found.time < before:
-                best = prices
-            if found.time <= graph.total_time:
-                break
-    except OutOfTime:
-        found.timed_out = True
-    except KeyboardInterrupt:
-        found.interrupted = True
-    if not len(found.smallest):
-        found.add(given)
-    return found
-
-
 def greedy_search(graph: Graph, budget: int, *, deadline: Deadline | None = None) -> Found:
     """One beam of width 1 under one price; when it runs out of room, the same at larger budgets."""
     found = Found(graph, budget)
     searcher = Searcher(graph, 1, 0, deadline or Deadline())
     policy = make_policy(graph, np.arange(graph.n_ops))
-    try:
+    with found.searching():
         low, limit = budget - 1, budget
         while True:
             schedule = searcher.beam(limit, policy, budget)
@@ -303,12 +215,6 @@ def greedy_search(graph: Graph, budget: int, *, deadline: Deadline | None = None
             if found.order is not None or found.smallest_peak - low <= max(1, found.smallest_peak // 1000):
                 break
             limit = NO_LIMIT if found.smallest_peak == NO_LIMIT else (low + found.smallest_peak) // 2
-    except OutOfTime:
-        found.timed_out = True
-    except KeyboardInterrupt:
-        found.interrupted = True
-    if not len(found.smallest):
-        found.add(np.arange(graph.n_ops))
     return found
 
 
@@ -336,4 +242,4 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     found = beam_search(graph, budget, width=params.width, seed=run.seed, deadline=run.deadline)
     run.stats.timed_out |= found.timed_out
     run.stats.interrupted |= found.interrupted
-    return finish(graph, budget, run, "beam", found.smallest if found.order is None else found.order)
+    return finish(graph, budget, run, "beam", found.best)

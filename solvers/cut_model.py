@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hremate.graph import BoolArray, FloatArray, Graph, IntArray
+from hremate.simulate import step_memory
 from hremate.solvers import _cut_kernel as kernels
 from hremate.solvers._moment_kernel import moment_arrays, scan_moments
 from hremate.solvers.base import Deadline
@@ -223,6 +224,11 @@ def moment_problem(graph: Graph, step: int) -> tuple[CutProblem, int]:
         # Inputs that die at the step make room for its outputs; any of them may.
         return problem, max(input_bytes + workspace, made_bytes)
     return problem, input_bytes + made_bytes + workspace
+
+
+def peak_problem(graph: Graph) -> tuple[CutProblem, int]:
+    """`moment_problem` at the step at which the given order needs most memory."""
+    return moment_problem(graph, int(np.argmax(step_memory(graph, np.arange(graph.n_ops)))))
 
 
 @dataclass(frozen=True)

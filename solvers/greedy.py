@@ -20,4 +20,4 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     found = greedy_search(graph, budget, deadline=run.deadline)
     run.stats.timed_out |= found.timed_out
     run.stats.interrupted |= found.interrupted
-    return finish(graph, budget, run, "greedy", found.smallest if found.order is None else found.order)
+    return finish(graph, budget, run, "greedy", found.best)

@@ -12,8 +12,8 @@ from hremate import Graph, MethodError, Op, Schedule, Status, simulate, validate
 from hremate.simulate import base_peak
 from hremate.solvers import exact
 from hremate.solvers.base import Deadline, Run
-from hremate.solvers.beam import Found
 from hremate.solvers.exact import Params, solve, solve_staged, solve_sweep
+from hremate.solvers.found import Found
 from hremate.solvers.scip import MilpStatus
 from hremate.solvers.segments import build_staged_model
 from hremate.solvers.staged import threshold_orders
