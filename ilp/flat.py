@@ -9,7 +9,7 @@ from hremate.graph import Graph, IntArray
 from hremate.result import Stats
 from hremate.schedule import Schedule
 from hremate.solvers import anneal
-from hremate.solvers.base import Run
+from hremate.solvers.base import Deadline, Run
 from hremate.solvers.cut_model import Cut, peak_problem, solve_cut
 
 #: Branch-and-bound nodes times ops and arcs of the cut of the whole graph.
@@ -18,11 +18,13 @@ CUT_WORK = 4 * 10**5
 PROPOSALS_PER_OP, PROPOSALS = 8000, 24_000_000
 
 
-def price_memory(graph: Graph, budget: int, node_limit: int) -> Cut | None:
+def price_memory(
+    graph: Graph, budget: int, node_limit: int, deadline: Deadline | None = None
+) -> Cut | None:
     """The cut of the whole graph at its peak step: the price of memory and what to run again."""
     problem, needed = peak_problem(graph)
     nodes = max(1, min(node_limit, CUT_WORK // (len(problem.time) + len(problem.in_idx))))
-    return solve_cut(problem, budget - needed, node_limit=nodes)
+    return solve_cut(problem, budget - needed, node_limit=nodes, deadline=deadline)
 
 
 def annealed(

@@ -184,7 +184,7 @@ class _Search:
         """Try one plan after another; raises Stopped when time is up."""
         self.check_time()
         with timed(self.run, "cut"):
-            self.cut = price_memory(self.graph, self.budget, self.params.cut_nodes)
+            self.cut = price_memory(self.graph, self.budget, self.params.cut_nodes, self.run.deadline)
         if self.graph.n_ops <= LEAF_OPS and not self.params.particular:
             self.solve_as_leaf()
             if self.solved:
@@ -193,7 +193,9 @@ class _Search:
         if flat and split_position(self.graph) == self.graph.n_ops:
             self.run_without_phases()
             return
-        self.prepare_reserves()
+        self.reserve_cut()
+        if self.params.flat_start:
+            self.reserve_passes()
         if flat:
             for stage, order in self.reserves.items():
                 if self.optimal(order):
@@ -203,6 +205,8 @@ class _Search:
         if not self.chains_wait:
             self.search_chains()
         self.try_plans()
+        if not self.solved and not self.params.flat_start:
+            self.reserve_passes()
         if not self.solved and not any(map(self.fits, self.reserves.values())):
             self.run.stats.degraded.append("no schedule from blocks within the budget; used beam search")
             self.search_beam()
@@ -354,8 +358,8 @@ class _Search:
                 self.offer(repair(self.graph, exact.order, self.budget), "repair")
         self.check_time(exact.interrupted)
 
-    def prepare_reserves(self) -> None:
-        """Flat schedules by cuts, and where these are far from the bound by passes and beams."""
+    def reserve_cut(self) -> None:
+        """The flat schedule by cuts."""
         seconds = RESERVE_SHARE * self.run.deadline.remaining
         if self.run.deadline.end is not None and self.graph.n_ops <= LARGE_GRAPH:
             seconds = min(seconds, RESERVE_SECONDS)
@@ -366,6 +370,9 @@ class _Search:
             )  # fmt: skip
             self.reserves["flat cut"] = cut_search(self.graph, self.budget, run, CutParams())
         self.check_time(run.stats.interrupted)
+
+    def reserve_passes(self) -> None:
+        """Where that is far from the bound, flat schedules by passes and beams."""
         if self.near_bound(self.reserves["flat cut"]):
             return
         n, width, seed = self.graph.n_ops, self.params.width, self.run.seed

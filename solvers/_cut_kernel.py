@@ -10,9 +10,13 @@ y_r -> z_x (infinite) for the inputs x of r; the source side is what is needed a
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from hremate._jit import kernel
+from hremate.graph import BoolArray, FloatArray, IntArray
 
 #: Capacity that no minimum cut uses; sums of real capacities stay far below.
 INFINITE = 2**60
@@ -389,51 +393,65 @@ def fill(time, size, producer, crossing, in_ptr, in_idx, fits, over, capacity): 
     return best
 
 
+class Tree(NamedTuple):
+    """A branch and bound over ops that must, or must not, run again; room for K nodes."""
+
+    #: What each node forces each op to, int8[K, n].
+    forced: NDArray[np.int8]
+    #: Lower bound, float64[K]; op on which it is split, int64[K], -1 for none; whether it waits
+    bound: FloatArray
+    pivot: IntArray
+    pending: BoolArray
+    #: The best choice, bool[n], and its time, float64[1], inf before there is one.
+    rerun: BoolArray
+    best: FloatArray
+    #: Multiplier at the root, float64[1], and number of nodes, int64[1].
+    price: FloatArray
+    used: IntArray
+
+
 @kernel
 def branch_and_bound(  # type: ignore[no-untyped-def]
-    time, size, producer, crossing, in_ptr, in_idx, by_time, capacity, node_limit, tolerance
+    time, size, producer, crossing, in_ptr, in_idx, by_time, network, capacity, tolerance, tree, most
 ):
-    """Solve a cut problem to integers: best-first branch and bound on the Lagrangian relaxation.
+    """Split at most `most` nodes more, the root counted as one; return whether the search is over.
 
-    Each node branches on the op that differs most in time between the two vertices that span the
-    relaxation; its vertex within the capacity, thinned out or filled up, is a candidate.
+    Best-first branch and bound on the Lagrangian relaxation. Each node branches on the op that differs most
+    in time between the two vertices that span the relaxation; its vertex within the capacity, thinned out or
+    filled up, is a candidate.
 
     Parameters
     ----------
     time .. in_idx, by_time : the problem, see `lagrangian` and `thin_out`.
-    capacity : float, bytes; node_limit : int; tolerance : float, absolute gap at which to stop.
-
-    Returns
-    -------
-    rerun : bool[n], the best choice; best : float, its time, inf when nothing fits.
-    bound : float, lower bound of the optimum; price : float, multiplier at the root; nodes : int.
+    capacity : float, bytes; tolerance : float, absolute gap at which to stop.
+    tree : Tree, as the last call left it.
     """
     n = len(time)
-    network = build_network(size, producer, crossing, in_ptr, in_idx)
-    forced = np.zeros((2 * node_limit + 1, n), np.int8)
-    node_bound = np.full(2 * node_limit + 1, np.inf)
-    pivot = np.full(2 * node_limit + 1, -1, np.int64)
-    best = np.inf
-    best_rerun = np.zeros(n, np.bool_)
-    root_price = 0.0
-    count = 0
-    pending = np.zeros(2 * node_limit + 1, np.bool_)
-    chosen = -1
-    while True:
+    for _ in range(most):
+        chosen = -1
+        if tree.used[0] > 0:
+            for node in range(tree.used[0]):
+                if tree.pending[node] and (chosen < 0 or tree.bound[node] < tree.bound[chosen]):
+                    chosen = node
+            if chosen < 0:
+                return True
+            if tree.bound[chosen] >= tree.best[0] - tolerance or tree.used[0] + 2 > len(tree.pivot):
+                return True
+            tree.pending[chosen] = False
         # Evaluate the root, or the two children of the chosen node.
         for side in range(1 if chosen < 0 else 2):
-            node = count
-            count += 1
+            node = tree.used[0]
+            tree.used[0] += 1
             if chosen >= 0:
-                forced[node] = forced[chosen]
-                forced[node, pivot[chosen]] = RUN if side == 0 else KEEP
+                tree.forced[node] = tree.forced[chosen]
+                tree.forced[node, tree.pivot[chosen]] = RUN if side == 0 else KEEP
             bound, price, fits, over = lagrangian(
-                time, size, producer, crossing, in_ptr, in_idx, network, forced[node], capacity
+                time, size, producer, crossing, in_ptr, in_idx, network, tree.forced[node], capacity
             )
             if chosen < 0:
-                root_price = price
+                tree.price[0] = price
             else:
-                bound = max(bound, node_bound[chosen])
+                bound = max(bound, tree.bound[chosen])
             if bound == np.inf:
                 continue
             candidate = fill(time, size, producer, crossing, in_ptr, in_idx, fits, over, capacity)
@@ -445,24 +463,14 @@ def branch_and_bound(  # type: ignore[no-untyped-def]
                 if thinned_time < candidate_time:
                     candidate = thinned
             _, candidate_time = weigh(time, size, producer, crossing, in_ptr, in_idx, candidate)
-            if candidate_time < best:
-                best = candidate_time
-                best_rerun = candidate
+            if candidate_time < tree.best[0]:
+                tree.best[0] = candidate_time
+                tree.rerun[:] = candidate
             longest = -1.0
             for r in range(n):
-                if fits[r] != over[r] and forced[node, r] == FREE and time[r] > longest:
+                if fits[r] != over[r] and tree.forced[node, r] == FREE and time[r] > longest:
                     longest = time[r]
-                    pivot[node] = r
-            node_bound[node] = bound
-            pending[node] = pivot[node] >= 0
-            if pivot[node] < 0:
-                node_bound[node] = min(bound, best)
-        chosen = -1
-        for node in range(count):
-            if pending[node] and (chosen < 0 or node_bound[node] < node_bound[chosen]):
-                chosen = node
-        if chosen < 0:
-            return best_rerun, best, best, root_price, count
-        if node_bound[chosen] >= best - tolerance or count + 2 > 2 * node_limit:
-            return best_rerun, best, min(best, node_bound[chosen]), root_price, count
-        pending[chosen] = False
+                    tree.pivot[node] = r
+            tree.bound[node] = bound
+            tree.pending[node] = tree.pivot[node] >= 0
+    return False

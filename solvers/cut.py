@@ -189,7 +189,7 @@ class _Cuts:
         made, workspace = int(graph.out_bytes[op]), int(graph.workspace[op])
         reuse = graph.memory_model == "reuse"
         needed = max(read + workspace, made) if reuse else read + made + workspace
-        cut = solve_cut(problem, target - needed, node_limit=nodes)
+        cut = solve_cut(problem, target - needed, node_limit=nodes, deadline=self.run.deadline)
         if cut is None:
             return None
         if len(order) == graph.n_ops and self.weight <= SEVERAL_WEIGHT and self.params.prove_nodes > 0:

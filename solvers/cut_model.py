@@ -22,6 +22,9 @@ from hremate.solvers.base import Deadline
 from hremate.solvers.milp import MilpBuilder
 from hremate.solvers.scip import MilpSolver
 
+#: Nodes times ops and arcs between two looks at the clock, and for Ctrl-C.
+_WORK_PER_CALL = 100_000
+
 
 @dataclass(frozen=True)
 class CutProblem:
@@ -105,20 +108,35 @@ def hull(problem: CutProblem, *, limit: int = 200) -> list[BoolArray]:
     return [rerun for _, _, rerun in sorted(found, key=lambda v: (-v[0], v[1]))]
 
 
-def solve_cut(problem: CutProblem, capacity: int, *, node_limit: int = 200) -> Cut | None:
+def solve_cut(
+    problem: CutProblem, capacity: int, *, node_limit: int = 200, deadline: Deadline | None = None
+) -> Cut | None:
     """Least time to run again with kept bytes <= `capacity`; None when keeping least does not fit.
 
     Exact when the branch and bound ends within `node_limit` nodes, that is, when `Cut.bound` meets the
-    time of `Cut.rerun`.
+    time of `Cut.rerun`. It ends after a node at the deadline, and the root is always solved.
     """
+    n, room = len(problem.time), 2 * node_limit
+    network = kernels.build_network(
+        problem.size, problem.producer, problem.crossing, problem.in_ptr, problem.in_idx
+    )
     by_time = np.argsort(-problem.time, kind="stable")
     tolerance = 1e-9 * float(problem.time.sum())
-    rerun, best, bound, price, _ = kernels.branch_and_bound(
-        *problem.arrays(), by_time, float(capacity), node_limit, tolerance
-    )
+    tree = kernels.Tree(
+        np.zeros((room, n), np.int8), np.full(room, np.inf), np.full(room, -1), np.zeros(room, np.bool_),
+        np.zeros(n, np.bool_), np.full(1, np.inf), np.zeros(1), np.zeros(1, np.int64),
+    )  # fmt: skip
+    nodes = max(1, _WORK_PER_CALL // (n + len(problem.in_idx) + 1))
+    while not kernels.branch_and_bound(
+        *problem.arrays(), by_time, network, float(capacity), tolerance, tree, nodes
+    ):
+        if deadline is not None and deadline.expired:
+            break
+    best = float(tree.best[0])
     if not np.isfinite(best):
         return None
-    return Cut(float(bound), float(price), rerun)
+    bound = tree.bound[tree.pending].min(initial=best)
+    return Cut(float(bound), float(tree.price[0]), tree.rerun)
 
 
 def prove_cut(

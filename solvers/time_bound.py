@@ -15,7 +15,7 @@ from hremate.solvers.cut_model import (
     Room,
     any_order_bounds,
     any_order_problem,
-    moment_problem,
+    peak_problem,
     rooms,
     solve_cut,
 )
@@ -120,7 +120,7 @@ def _room_bound(graph: Graph, budget: int, room: Room, deadline: Deadline) -> tu
                 break
             problem, _ = any_order_problem(graph, op, room)
             nodes = max(1, min(nodes, NODE_WORK // weight))
-            cut = solve_cut(problem, int(room.capacity[op]), node_limit=nodes)
+            cut = solve_cut(problem, int(room.capacity[op]), node_limit=nodes, deadline=deadline)
             known[k] = (bound if cut is None else max(bound, cut.bound)), op
     return max(known, key=lambda entry: (entry[0], -entry[1]))
 
@@ -137,8 +137,7 @@ def _candidates(graph: Graph) -> IntArray:
 
 def _prices(graph: Graph, budget: int) -> list[float]:
     """Memory prices at which all moments are compared: that of the given order's peak step, and around."""
-    step = int(np.argmax(step_memory(graph, np.arange(graph.n_ops))))
-    problem, needed = moment_problem(graph, step)
+    problem, needed = peak_problem(graph)
     cut = solve_cut(problem, budget - needed, node_limit=1)
     price = cut.price if cut is not None else 0.0
     if price <= 0:

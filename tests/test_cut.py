@@ -14,7 +14,16 @@ import hremate as hr
 from hremate.simulate import simulate
 from hremate.solvers import cut_model
 from hremate.solvers._emit_kernel import emit
-from hremate.solvers.cut_model import Cut, CutProblem, hull, moment_problem, prove_cut, solve_cut
+from hremate.solvers.base import Deadline
+from hremate.solvers.cut_model import (
+    Cut,
+    CutProblem,
+    hull,
+    moment_problem,
+    peak_problem,
+    prove_cut,
+    solve_cut,
+)
 
 
 def random_problem(seed: int) -> CutProblem:
@@ -73,6 +82,21 @@ def test_one_node_gives_a_bound_below_the_optimum(seed: int) -> None:
         assert cut is not None
         assert cut.bound <= best + 1e-9
         assert problem.rerun_time(cut.rerun) >= best - 1e-9
+
+
+def test_a_search_in_pieces_finds_the_same_and_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, needed = peak_problem(hr.generate("ssm", 300))
+    capacity = int(problem.size.sum()) // 3 - needed
+    whole = solve_cut(problem, capacity, node_limit=20)
+    root = solve_cut(problem, capacity, node_limit=1)
+    monkeypatch.setattr(cut_model, "_WORK_PER_CALL", 1)
+    pieces = solve_cut(problem, capacity, node_limit=20)
+    late = solve_cut(problem, capacity, node_limit=20, deadline=Deadline(0.0))
+    assert whole is not None and root is not None and pieces is not None and late is not None
+    assert (pieces.bound, pieces.price) == (whole.bound, whole.price)
+    assert np.array_equal(pieces.rerun, whole.rerun)
+    assert whole.bound > root.bound  # more than the root was looked at
+    assert (late.bound, late.rerun.tolist()) == (root.bound, root.rerun.tolist())
 
 
 @pytest.mark.parametrize("seed", range(120))

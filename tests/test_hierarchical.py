@@ -160,13 +160,15 @@ def test_too_many_shared_tensors_skip_the_hilp_and_are_told(monkeypatch: pytest.
 
 def test_large_graphs_have_passes_but_no_beams(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = hr.generate("ssm", 300)
-    result = hr.solve(graph, "30%", **ALONE)
-    assert {"passes", "beam"} <= result.stats.seconds.keys()
-    monkeypatch.setattr(hierarchical, "LARGE_GRAPH", 100)
-    result = hr.solve(graph, "30%", **ALONE)
-    assert result.solved
-    assert "beam" not in result.stats.seconds
-    assert "passes" in result.stats.stage_time
+    budget = hr.base_peak(graph) * 3 // 10
+    for limit, stages in ((1000, {"flat cut", "passes", "beam"}), (100, {"flat cut", "passes"})):
+        monkeypatch.setattr(hierarchical, "LARGE_GRAPH", limit)
+        search = hierarchical._Search(graph, budget, Run(), Params())
+        search.cut = flat.price_memory(graph, budget, 1)
+        search.reserve_cut()
+        search.reserve_passes()
+        assert search.reserves.keys() == stages == search.run.stats.seconds.keys()
+        assert search.fits(search.reserves["passes"])
 
 
 def test_on_huge_graphs_blocks_end_where_a_flat_schedule_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
