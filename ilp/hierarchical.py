@@ -55,12 +55,14 @@ MOST_INTERFACE = 2000
 INNER_LEVEL = LevelParams(menu=5, refinements=1, node_limit=1, seconds=5.0, gap=1e-2, tight=True)
 #: Share of the remaining time that the flat cut may take, and seconds on graphs of up to so many ops.
 RESERVE_SHARE, RESERVE_SECONDS, LARGE_GRAPH = 0.15, 10.0, 5000
+#: Share of the remaining time that the cut which prices memory may take.
+CUT_SHARE = 0.05
 #: Share of the remaining time that the options of one plan may take.
 OPTION_SHARE, NESTED_OPTION_SHARE = 0.3, 0.5
 #: Share of the remaining time that a H-ILP may take beyond `Params.milp_seconds`.
 MILP_SHARE = 0.15
 #: Share of the remaining time that passes, and the flat beam search, may take.
-PASS_SHARE, BEAM_SHARE = 0.15, 0.15
+PASS_SHARE, BEAM_SHARE = 0.2, 0.15
 #: Share of the remaining time of a plan that passes which imitate its answer may take.
 IMITATION_SHARE = 0.1
 #: Passes: at least and at most so many, in between of so many ops in all.
@@ -184,7 +186,8 @@ class _Search:
         """Try one plan after another; raises Stopped when time is up."""
         self.check_time()
         with timed(self.run, "cut"):
-            self.cut = price_memory(self.graph, self.budget, self.params.cut_nodes, self.run.deadline)
+            deadline = self.run.deadline.within(CUT_SHARE * self.run.deadline.remaining)
+            self.cut = price_memory(self.graph, self.budget, self.params.cut_nodes, deadline)
         if self.graph.n_ops <= LEAF_OPS and not self.params.particular:
             self.solve_as_leaf()
             if self.solved:

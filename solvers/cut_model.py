@@ -23,7 +23,7 @@ from hremate.solvers.milp import MilpBuilder
 from hremate.solvers.scip import MilpSolver
 
 #: Nodes times ops and arcs between two looks at the clock, and for Ctrl-C.
-_WORK_PER_CALL = 100_000
+_WORK_PER_CALL = 20_000
 
 
 @dataclass(frozen=True)

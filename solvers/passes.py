@@ -49,7 +49,8 @@ class Guide:
 #: Tried in turn. Long stretches are evicted on large graphs, so that neighbours count little.
 _GUIDES = (
     Guide(1.0, 1.0, 0.3, 0.05), Guide(1.0, 0.01, 0.4, 0.05), Guide(0.95, 0.3, 0.3, 0.01),
-    Guide(0.95, 0.01, 0.3, 0.05), Guide(1.0, 0.01, 0.3, 0.01), Guide(0.95, 0.01, 0.0, 0.0),
+    Guide(0.9, 0.5, 0.3, 0.05), Guide(0.95, 0.01, 0.3, 0.05), Guide(1.0, 0.5, 0.4, 0.05),
+    Guide(1.0, 0.01, 0.3, 0.01), Guide(0.95, 0.01, 0.0, 0.0), Guide(1.0, 0.7, 0.4, 0.05),
     Guide(1.0, 0.3, 0.4, 0.05), Guide(0.9, 0.01, 0.3, 0.01), Guide(0.9, 0.3, 0.3, 0.01),
     Guide(1.0, 1.0, 0.4, 0.05), Guide(1.0, 0.3, 0.3, 0.05), Guide(0.9, 0.01, 0.0, 0.0),
     Guide(1.0, 1.0, 0.25, 0.3), Guide(1.0, 1.0, 0.5, 0.3), Guide(1.0, 1.0, 0.3, 0.01),
