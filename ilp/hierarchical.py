@@ -316,12 +316,13 @@ class _Search:
 
     def imitate(self, known: Answer | None, deadline: Deadline) -> None:
         """Passes that imitate the best answer if it is none `known` before, and far from the bound."""
+        interrupted = False
         if self.best is not None and self.best is not known and self.solved and self.gap > FAR_OFF:
             with timed(self.run, "imitation"):
                 found = imitate(self.graph, self.budget, self.best.order, deadline)
                 self.offer(found.best, "imitation")
-            self.run.stats.interrupted |= found.interrupted
-        self.check_time(self.run.stats.interrupted)
+            interrupted = found.interrupted
+        self.check_time(interrupted)
 
     def search_chains(self) -> None:
         """Chains of many blocks, where cuts of the whole graph stay far from the bound."""
@@ -375,7 +376,7 @@ class _Search:
         self.check_time(run.stats.interrupted)
 
     def reserve_passes(self) -> None:
-        """Where that is far from the bound, flat schedules by passes and beams."""
+        """Flat schedules by passes and beams, where that by cuts is far from the bound."""
         if self.near_bound(self.reserves["flat cut"]):
             return
         n, width, seed = self.graph.n_ops, self.params.width, self.run.seed

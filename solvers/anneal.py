@@ -211,8 +211,7 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
         run.stats.interrupted = True
     run.stats.timed_out |= run.deadline.expired
     run.stats.counts["proposals"] = search.proposals
-    best = search.incumbent
-    return finish(graph, budget, run, "anneal", best.smallest if best.order is None else best.order)
+    return finish(graph, budget, run, "anneal", search.incumbent.best)
 
 
 class _Portfolio:
@@ -261,7 +260,7 @@ class _Portfolio:
     @property
     def best(self) -> IntArray:
         """The start of warm runs."""
-        best = self.incumbent.order if self.incumbent.order is not None else self.incumbent.smallest
+        best = self.incumbent.best
         return self.given if best is None else best
 
     def near(self, over: bool, time: float) -> bool:

@@ -20,7 +20,6 @@ from hremate.solvers.found import Found
 from hremate.solvers.orders import NO_LIMIT, depth_first, order_width, peak_order
 from hremate.solvers.repair import repair
 from hremate.solvers.searcher import Searcher, make_policy
-from hremate.solvers.shift import shift_and_repair
 
 #: Eviction prices tried in turn: (patience, reach, lazy).
 _PRICES = [
@@ -49,8 +48,6 @@ _HALF_WORK_OPS = 4_000
 _WORK_PER_OP = 600
 #: Units of work for each op and each arc that an order beam may take besides.
 _WORK_PER_ARC = 100
-#: Units of work for each step of a schedule that is repaired and simulated.
-_WORK_PER_STEP = 200
 #: When nothing fits, the width is multiplied once by this, up to this many (states times ops).
 _WIDEN = 8
 _WIDE_STATES = 20_000
@@ -117,11 +114,11 @@ def _search(searcher: Searcher, found: Found, seed: int) -> list[IntArray]:
     beam_fits = width * _WORK_PER_OP * n <= share
     given = np.arange(n)
     seeds = [given, depth_first(graph)]
-    if _done(searcher, found, given) or _done(searcher, found, seeds[1]):
+    if found.take(searcher, given) or found.take(searcher, seeds[1]):
         return seeds
     goal = searcher.work + allowance
     if not beam_fits:  # a large graph: one schedule within the budget before anything else
-        _done(searcher, found, searcher.follow(given, budget, make_policy(graph, given), max_work=share))
+        found.take(searcher, searcher.follow(given, budget, make_policy(graph, given), max_work=share))
     order_work = share // 4 + _WORK_PER_ARC * (n + len(graph.in_idx))
     for backward in (True, False):
         order = peak_order(
@@ -130,30 +127,22 @@ def _search(searcher: Searcher, found: Found, seed: int) -> list[IntArray]:
         )  # fmt: skip
         if order is not None:
             _add_seed(seeds, order)
-            if _done(searcher, found, order):
+            if found.take(searcher, order):
                 return seeds
     if beam_fits:
         schedule = searcher.beam(budget, make_policy(graph, given), budget, max_work=share)
-        if _done(searcher, found, schedule):
+        if found.take(searcher, schedule):
             return seeds
         if schedule is not None:
             first_runs = np.sort(np.unique(schedule, return_index=True)[1])
             _add_seed(seeds, schedule[first_runs])
     best = _try_prices(searcher, found, seeds, seed, share, goal)
     if beam_fits and found.time > graph.total_time:
-        _done(
-            searcher, found,
+        found.take(
+            searcher,
             searcher.beam(budget, make_policy(graph, *best), budget, _slack(graph, found), share),
         )  # fmt: skip
     return seeds
-
-
-def _done(searcher: Searcher, found: Found, schedule: IntArray | None) -> bool:
-    """Repair and shift a schedule and take it in; whether no time at all is left to save."""
-    if schedule is not None:
-        searcher.count(_WORK_PER_STEP * len(schedule))
-        found.add(shift_and_repair(searcher.graph, schedule, found.budget))
-    return found.time <= searcher.graph.total_time
 
 
 def _slack(graph: Graph, found: Found) -> float:
@@ -190,7 +179,7 @@ def _try_prices(
             bias = bias * np.exp(strength * rng.standard_normal(graph.n_tensors))
         before = found.time
         policy = make_policy(graph, order, prices, bias)
-        if _done(searcher, found, searcher.follow(order, budget, policy, _slack(graph, found), share)):
+        if found.take(searcher, searcher.follow(order, budget, policy, _slack(graph, found), share)):
             break
         if found.time < before:
             best = order, prices, bias

@@ -82,7 +82,7 @@ def solve(graph: Graph, budget: int, run: Run, params: Params) -> Result:
     any_order = best.time <= graph.total_time
     staged = order_bound is not None and best.time <= order_bound
     return finish(
-        graph, budget, run, "checkmate-lp", best.smallest if best.order is None else best.order,
+        graph, budget, run, "checkmate-lp", best.best,
         status=Status.OPTIMAL if any_order or staged else None,
         proof="any-order" if any_order else "staged" if staged else None,
         lower_bound=graph.total_time,

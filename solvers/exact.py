@@ -292,8 +292,8 @@ def _other_orders(graph: Graph, best: Incumbent) -> Iterator[IntArray]:
     """Orders beside the given one: of the best schedule so far; depth-first where that needs less memory."""
     seen = [np.arange(graph.n_ops)]
     candidates = []
-    if best.smallest is not None:
-        candidates.append(first_runs(best.smallest if best.order is None else best.order))
+    if best.best is not None:
+        candidates.append(first_runs(best.best))
     depth_first = depth_first_order(graph)
     if simulate(graph, depth_first).peak < base_peak(graph):
         candidates.append(depth_first)

@@ -11,7 +11,11 @@ import numpy as np
 from hremate.graph import Graph, IntArray
 from hremate.simulate import simulate
 from hremate.solvers.orders import NO_LIMIT
-from hremate.solvers.searcher import OutOfTime
+from hremate.solvers.searcher import OutOfTime, Searcher
+from hremate.solvers.shift import shift_and_repair
+
+#: Units of work for each step of a schedule that is repaired and simulated.
+_WORK_PER_STEP = 200
 
 
 @dataclass
@@ -45,6 +49,13 @@ class Found:
             self.smallest, self.smallest_peak, self.smallest_time = order, peak, time
         if peak <= self.budget and (time, peak) < (self.time, self.peak):
             self.order, self.time, self.peak = order, time, peak
+
+    def take(self, searcher: Searcher, schedule: IntArray | None) -> bool:
+        """Repair and shift what `searcher` found and take it in; whether no time at all is left to save."""
+        if schedule is not None:
+            self.add(shift_and_repair(self.graph, schedule, self.budget))
+            searcher.count(_WORK_PER_STEP * len(schedule))
+        return self.time <= self.graph.total_time
 
     @contextmanager
     def searching(self) -> Iterator[None]:

@@ -51,6 +51,11 @@ class Incumbent:
         self._smallest_peak: float = math.inf
 
     @property
+    def best(self) -> IntArray | None:
+        """The quickest schedule within the budget, or else the one of the smallest peak."""
+        return self.smallest if self.order is None else self.order
+
+    @property
     def meets_bound(self) -> bool:
         """Whether nothing is left to gain."""
         return meets(self._graph, self.time, self.lower_bound)

@@ -11,18 +11,18 @@ and repaired, which makes up for much of what a pass evicted in vain.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from hremate.graph import BoolArray, FloatArray, Graph, IntArray
 from hremate.solvers.base import Deadline
-from hremate.solvers.cut_model import peak_problem, solve_cut
+from hremate.solvers.cut_model import CutProblem, peak_problem, solve_cut
 from hremate.solvers.found import Found
 from hremate.solvers.searcher import Searcher, make_policy
-from hremate.solvers.shift import shift_and_repair
 
-#: Units of work for each op that a pass may take, and for each step of its schedule afterwards.
-_WORK_PER_OP, _WORK_PER_STEP = 4_000, 200
+#: Units of work for each op that a pass may take.
+_WORK_PER_OP = 4_000
 #: Budgets of cuts are whole multiples of this share of the budget, and at least so many of them.
 _SHARE, _LEAST_SHARES = 0.01, 50
 #: Standard deviations of random changes: of shares and patience, and of the logarithms of discount and reach.
@@ -100,9 +100,13 @@ class _Passes:
         self.searcher = Searcher(graph, 1, seed, deadline)
         self.rng = np.random.default_rng([seed, 2])
         self.given = np.arange(graph.n_ops)
-        self.problem, self.needed = peak_problem(graph)
         #: Ops that the cut at a share of the budget runs again, bool[n].
         self.cuts: dict[float, BoolArray] = {}
+
+    @cached_property
+    def problem(self) -> tuple[CutProblem, int]:
+        """The cut problem at the peak, and the bytes that are needed there whatever is kept."""
+        return peak_problem(self.graph)
 
     def run(self, passes: int) -> None:
         best = _GUIDES[0]
@@ -110,23 +114,20 @@ class _Passes:
             guide = _GUIDES[k] if k < len(_GUIDES) else self.changed(best)
             imitating = k >= len(_GUIDES) and self.found.order is not None and k % _IMITATE == 0
             before = self.found.time
-            self.follow(guide, self.run_again(self.found.best) if imitating else self.rerun(guide))
+            if self.follow(guide, self.run_again(self.found.best) if imitating else self.rerun(guide)):
+                return
             if self.found.time < before:
                 best = guide
-            if self.found.time <= self.graph.total_time:
-                return
 
-    def follow(self, guide: Guide, rerun: BoolArray) -> None:
-        """One pass that takes what the ops of `rerun` make as cheap to evict."""
+    def follow(self, guide: Guide, rerun: BoolArray) -> bool:
+        """A pass to which what the ops of `rerun` make is cheap to evict; whether nothing is left to save."""
         graph = self.graph
         bias: FloatArray = np.where(rerun[graph.producer], guide.discount, 1.0)
         policy = make_policy(graph, self.given, (guide.patience, guide.reach, False), bias)
         schedule = self.searcher.follow(
             self.given, self.budget, policy, max_work=_WORK_PER_OP * graph.n_ops
         )
-        if schedule is not None:
-            self.found.add(shift_and_repair(graph, schedule, self.budget))
-            self.searcher.count(_WORK_PER_STEP * len(schedule))
+        return self.found.take(self.searcher, schedule)
 
     def rerun(self, guide: Guide) -> BoolArray:
         """Ops that the cut of the guide runs again; none where there is no such cut."""
@@ -134,7 +135,8 @@ class _Passes:
         if rerun is None:
             rerun = np.zeros(self.graph.n_ops, np.bool_)
             if guide.discount < 1:
-                cut = solve_cut(self.problem, int(guide.share * self.budget) - self.needed, node_limit=1)
+                problem, needed = self.problem
+                cut = solve_cut(problem, int(guide.share * self.budget) - needed, node_limit=1)
                 if cut is not None:
                     rerun[: len(cut.rerun)] = cut.rerun
                 self.cuts[guide.share] = rerun

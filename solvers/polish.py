@@ -129,7 +129,7 @@ class _Polish:
     @property
     def order(self) -> IntArray:
         """The quickest schedule within the budget, or else the one of smallest peak."""
-        found = self.best.smallest if self.best.order is None else self.best.order
+        found = self.best.best
         assert found is not None
         return found
 

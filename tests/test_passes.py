@@ -89,11 +89,11 @@ def test_ctrl_c_keeps_what_was_found(scan: Graph, monkeypatch: pytest.MonkeyPatc
     follow = passes._Passes.follow
     calls: list[Guide] = []
 
-    def interrupted(self: passes._Passes, guide: Guide, rerun: np.ndarray) -> None:
+    def interrupted(self: passes._Passes, guide: Guide, rerun: np.ndarray) -> bool:
         if calls:
             raise KeyboardInterrupt
         calls.append(guide)
-        follow(self, guide, rerun)
+        return follow(self, guide, rerun)
 
     monkeypatch.setattr(passes._Passes, "follow", interrupted)
     found = pass_search(scan, budget, passes=3)
