@@ -43,7 +43,7 @@ from hremate.solvers.cut import cut_search
 from hremate.solvers.cut_model import Cut
 from hremate.solvers.exact import solve_staged
 from hremate.solvers.incumbent import OPTIMAL_GAP, meets
-from hremate.solvers.passes import imitate, pass_search
+from hremate.solvers.passes import PassSearch, imitate
 from hremate.solvers.repair import repair
 from hremate.solvers.shift import shift_and_repair, sooner
 
@@ -67,6 +67,8 @@ PASS_SHARE, BEAM_SHARE = 0.2, 0.15
 IMITATION_SHARE = 0.1
 #: Passes: at least and at most so many, in between of so many ops in all.
 PASSES, MOST_PASSES, PASS_OPS = 8, 32, 320_000
+#: Passes that come before everything else, so that there is a schedule early, and their share of the time.
+EARLY_PASSES, EARLY_SHARE = 2, 0.02
 #: Beyond so many ops chains wait until blocks have failed, and blocks end where flat schedules are better.
 HUGE_GRAPH = 20_000
 #: On graphs without phases, shares of the remaining time of beam search and of blocks, before annealing; and
@@ -171,6 +173,7 @@ class _Search:
         self.cut: Cut | None = None
         #: Schedules of flat methods, by name; looked at when the hierarchy is done.
         self.reserves: dict[str, IntArray] = {}
+        self.passes = PassSearch(graph, budget, run.seed)
         #: Whether chains of blocks are to be tried once blocks alone have failed.
         self.chains_wait = False
         #: Bound on the time of schedules staged along the given order, where the MILP gave one.
@@ -185,6 +188,8 @@ class _Search:
     def run_plans(self) -> None:
         """Try one plan after another; raises Stopped when time is up."""
         self.check_time()
+        if self.graph.n_ops > LEAF_OPS:
+            self.make_passes(EARLY_PASSES, EARLY_SHARE)
         with timed(self.run, "cut"):
             deadline = self.run.deadline.within(CUT_SHARE * self.run.deadline.remaining)
             self.cut = price_memory(self.graph, self.budget, self.params.cut_nodes, deadline)
@@ -379,23 +384,24 @@ class _Search:
         """Flat schedules by passes and beams, where that by cuts is far from the bound."""
         if self.near_bound(self.reserves["flat cut"]):
             return
-        n, width, seed = self.graph.n_ops, self.params.width, self.run.seed
-        passes = width * min(MOST_PASSES, max(PASSES, PASS_OPS // n))
-        with timed(self.run, "passes"):
-            found = pass_search(
-                self.graph, self.budget, passes=passes, seed=seed,
-                deadline=self.run.deadline.within(PASS_SHARE * self.run.deadline.remaining),
-            )  # fmt: skip
-            self.reserves["passes"] = found.best
-        self.check_time(found.interrupted)
+        n, width = self.graph.n_ops, self.params.width
+        self.make_passes(width * min(MOST_PASSES, max(PASSES, PASS_OPS // n)), PASS_SHARE)
         if n > LARGE_GRAPH:
             return
         with timed(self.run, "beam"):
             found = beam_search(
-                self.graph, self.budget, width=8 * width, seed=seed,
+                self.graph, self.budget, width=8 * width, seed=self.run.seed,
                 deadline=self.run.deadline.within(BEAM_SHARE * self.run.deadline.remaining),
             )  # fmt: skip
             self.reserves["beam"] = found.best
+        self.check_time(found.interrupted)
+
+    def make_passes(self, passes: int, share: float) -> None:
+        """So many flat passes in all, within a share of the remaining time."""
+        with timed(self.run, "passes"):
+            deadline = self.run.deadline.within(share * self.run.deadline.remaining)
+            found = self.passes.run(passes, deadline)
+            self.reserves["passes"] = found.best
         self.check_time(found.interrupted)
 
     def wind_up(self) -> None:

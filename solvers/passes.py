@@ -64,42 +64,35 @@ _IMITATING_GUIDES = (
 )  # fmt: skip
 
 
-def pass_search(
-    graph: Graph, budget: int, *, passes: int, seed: int = 0, deadline: Deadline | None = None
-) -> Found:
-    """The best schedule within `budget` bytes of so many passes along the given order.
-
-    After `_GUIDES` come random changes of the best one. Repeatable for a seed unless the deadline strikes;
-    Ctrl-C ends the search and keeps what was found.
-    """
-    search = _Passes(graph, budget, seed, deadline or Deadline())
-    with search.found.searching():
-        search.run(passes)
-    return search.found
-
-
 def imitate(graph: Graph, budget: int, order: IntArray, deadline: Deadline | None = None) -> Found:
     """The best of a few passes that take what the schedule `order` makes again as cheap to evict.
 
     For schedules put together from parts, which know what to drop, yet not when memory is short.
     """
-    search = _Passes(graph, budget, 0, deadline or Deadline())
+    search = PassSearch(graph, budget)
+    search.searcher.deadline = deadline or Deadline()
     with search.found.searching():
         for guide in _IMITATING_GUIDES:
             search.follow(guide, search.run_again(order))
     return search.found
 
 
-class _Passes:
-    """The best schedule so far, what led to it, and the cuts asked for so far."""
+class PassSearch:
+    """The best schedule within `budget` bytes of passes along the given order.
 
-    def __init__(self, graph: Graph, budget: int, seed: int, deadline: Deadline) -> None:
+    After `_GUIDES` come random changes of the best one. Repeatable for a seed unless a deadline strikes.
+    """
+
+    def __init__(self, graph: Graph, budget: int, seed: int = 0) -> None:
         self.graph = graph
         self.budget = budget
         self.found = Found(graph, budget)
-        self.searcher = Searcher(graph, 1, seed, deadline)
+        self.searcher = Searcher(graph, 1, seed, Deadline())
         self.rng = np.random.default_rng([seed, 2])
         self.given = np.arange(graph.n_ops)
+        #: Passes made, and the guide that random changes start from.
+        self.made = 0
+        self.best = _GUIDES[0]
         #: Ops that the cut at a share of the budget runs again, bool[n].
         self.cuts: dict[float, BoolArray] = {}
 
@@ -108,26 +101,35 @@ class _Passes:
         """The cut problem at the peak, and the bytes that are needed there whatever is kept."""
         return peak_problem(self.graph)
 
-    def run(self, passes: int) -> None:
-        best = _GUIDES[0]
-        for k in range(passes):
-            guide = _GUIDES[k] if k < len(_GUIDES) else self.changed(best)
-            imitating = k >= len(_GUIDES) and self.found.order is not None and k % _IMITATE == 0
-            before = self.found.time
-            if self.follow(guide, self.run_again(self.found.best) if imitating else self.rerun(guide)):
-                return
-            if self.found.time < before:
-                best = guide
+    def run(self, passes: int, deadline: Deadline | None = None) -> Found:
+        """So many passes in all, with those of earlier calls; Ctrl-C ends them and keeps what was found."""
+        self.searcher.deadline = deadline or Deadline()
+        self.found.timed_out = self.found.interrupted = False
+        with self.found.searching():
+            while self.made < passes and self.found.time > self.graph.total_time:
+                self.step()
+        return self.found
 
-    def follow(self, guide: Guide, rerun: BoolArray) -> bool:
-        """A pass to which what the ops of `rerun` make is cheap to evict; whether nothing is left to save."""
+    def step(self) -> None:
+        """The next pass."""
+        k = self.made
+        guide = _GUIDES[k] if k < len(_GUIDES) else self.changed(self.best)
+        imitating = k >= len(_GUIDES) and self.found.order is not None and k % _IMITATE == 0
+        before = self.found.time
+        self.follow(guide, self.run_again(self.found.best) if imitating else self.rerun(guide))
+        if self.found.time < before:
+            self.best = guide
+        self.made += 1
+
+    def follow(self, guide: Guide, rerun: BoolArray) -> None:
+        """A pass to which what the ops of `rerun` make is cheap to evict."""
         graph = self.graph
         bias: FloatArray = np.where(rerun[graph.producer], guide.discount, 1.0)
         policy = make_policy(graph, self.given, (guide.patience, guide.reach, False), bias)
         schedule = self.searcher.follow(
             self.given, self.budget, policy, max_work=_WORK_PER_OP * graph.n_ops
         )
-        return self.found.take(self.searcher, schedule)
+        self.found.take(self.searcher, schedule)
 
     def rerun(self, guide: Guide) -> BoolArray:
         """Ops that the cut of the guide runs again; none where there is no such cut."""

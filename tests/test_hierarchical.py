@@ -98,7 +98,8 @@ def test_a_flat_schedule_that_is_proved_optimal_ends_the_search() -> None:
     graph = hr.generate("transformer", 150, 1)
     result = hr.solve(graph, "60%")
     assert result.status is hr.Status.OPTIMAL and result.proof == "any-order"
-    assert set(result.stats.stage_time) == {"flat cut"} and result.stats.degraded == []
+    assert set(result.stats.stage_time) == {"passes", "flat cut"} and result.stats.degraded == []
+    assert "partition" not in result.stats.seconds
     alone = hr.solve(graph, "60%", blocks=4, **ALONE)
     assert "h-ilp" in alone.stats.stage_time and alone.time >= result.time
 
@@ -169,6 +170,19 @@ def test_large_graphs_have_passes_but_no_beams(monkeypatch: pytest.MonkeyPatch) 
         search.reserve_passes()
         assert search.reserves.keys() == stages == search.run.stats.seconds.keys()
         assert search.fits(search.reserves["passes"])
+
+
+def test_an_interrupt_before_the_first_cut_leaves_the_schedule_of_a_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hierarchical, "price_memory", interrupt)
+    result = hr.solve(hr.generate("ssm", 300), "30%", time_limit=60)
+    assert result.stats.interrupted
+    assert result.solved
+    assert result.stats.stage_time.keys() == {"passes", "repair"}
 
 
 def test_on_huge_graphs_blocks_end_where_a_flat_schedule_is_better(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from hremate.partition.subgraph import subgraph
 from hremate.solvers import passes
 from hremate.solvers.base import Deadline, Run
 from hremate.solvers.cut_model import peak_problem, solve_cut
-from hremate.solvers.passes import Guide, imitate, pass_search
+from hremate.solvers.passes import Guide, PassSearch, imitate
 from hremate.solvers.shift import shift_and_repair, sooner
 
 
@@ -23,14 +23,25 @@ def scan() -> Graph:
 
 def test_passes_over_a_long_scan_keep_to_the_budget_and_end_near_the_bound(scan: Graph) -> None:
     budget = base_peak(scan) * 3 // 10
-    found = pass_search(scan, budget, passes=4)
+    found = PassSearch(scan, budget).run(4)
     assert found.order is not None
     validate(scan, Schedule(found.order), budget)
     assert found.time / scan.total_time - 1 < 0.162  # the bound is 0.154, the first cut 0.219
-    again = pass_search(scan, budget, passes=4)
+    again = PassSearch(scan, budget).run(4)
     assert np.array_equal(found.order, again.order)
-    more = pass_search(scan, budget, passes=24)
+    more = PassSearch(scan, budget).run(24)
     assert more.time <= found.time
+
+
+def test_passes_in_two_calls_are_those_of_one(scan: Graph) -> None:
+    budget = base_peak(scan) * 3 // 10
+    search = PassSearch(scan, budget)
+    assert search.run(2, Deadline(0.0)).timed_out
+    first = search.run(2).time
+    assert not search.found.timed_out
+    assert search.run(1).time == first
+    assert np.array_equal(search.run(24).best, PassSearch(scan, budget).run(24).best)
+    assert search.found.time < first
 
 
 @pytest.mark.parametrize("kind, percent", [("ssm", 50), ("ssm", 30), ("rnn", 60), ("unet", 30)])
@@ -43,13 +54,13 @@ def test_a_pass_told_by_a_cut_what_to_drop_is_better(
     for discounts in ((1.0,), (1.0, 0.3, 0.01)):
         guides = tuple(Guide(share, d, 0.3, 0.05) for d in discounts for share in (1.0, 0.95))
         monkeypatch.setattr(passes, "_GUIDES", guides)
-        times.append(pass_search(graph, budget, passes=len(guides)).time)
+        times.append(PassSearch(graph, budget).run(len(guides)).time)
     assert times[1] < times[0]
 
 
 def test_the_cut_of_a_guide_is_that_of_its_share_of_the_budget(scan: Graph) -> None:
     budget = base_peak(scan) // 2
-    search = passes._Passes(scan, budget, 0, Deadline())
+    search = PassSearch(scan, budget)
     problem, needed = peak_problem(scan)
     cut = solve_cut(problem, int(0.9 * budget) - needed, node_limit=1)
     assert cut is not None
@@ -62,7 +73,7 @@ def test_the_cut_of_a_guide_is_that_of_its_share_of_the_budget(scan: Graph) -> N
 
 
 def test_random_changes_stay_within_what_guides_may_be(scan: Graph) -> None:
-    search = passes._Passes(scan, base_peak(scan), 0, Deadline())
+    search = PassSearch(scan, base_peak(scan))
     guide = Guide(1.0, 1.0, 0.0, 0.0)
     for _ in range(500):
         guide = search.changed(guide)
@@ -75,28 +86,28 @@ def test_random_changes_stay_within_what_guides_may_be(scan: Graph) -> None:
 def test_passes_that_find_nothing_give_the_given_order() -> None:
     ops = [Op("a", 1.0, (), (("x", 9),)), Op("b", 1.0, ("x",), (("y", 9),))]
     graph = Graph.from_ops(ops, ["y"])
-    found = pass_search(graph, 5, passes=20)
+    found = PassSearch(graph, 5).run(20)
     assert found.order is None
     assert np.array_equal(found.best, [0, 1])
-    late = pass_search(graph, base_peak(graph), passes=2, deadline=Deadline(0.0))
+    late = PassSearch(graph, base_peak(graph)).run(2, Deadline(0.0))
     assert late.timed_out
     assert np.array_equal(late.best, [0, 1])
 
 
 def test_ctrl_c_keeps_what_was_found(scan: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     budget = base_peak(scan) * 3 // 10
-    first = pass_search(scan, budget, passes=1)
-    follow = passes._Passes.follow
+    first = PassSearch(scan, budget).run(1)
+    follow = PassSearch.follow
     calls: list[Guide] = []
 
-    def interrupted(self: passes._Passes, guide: Guide, rerun: np.ndarray) -> bool:
+    def interrupted(self: PassSearch, guide: Guide, rerun: np.ndarray) -> None:
         if calls:
             raise KeyboardInterrupt
         calls.append(guide)
-        return follow(self, guide, rerun)
+        follow(self, guide, rerun)
 
-    monkeypatch.setattr(passes._Passes, "follow", interrupted)
-    found = pass_search(scan, budget, passes=3)
+    monkeypatch.setattr(PassSearch, "follow", interrupted)
+    found = PassSearch(scan, budget).run(3)
     assert found.interrupted
     assert np.array_equal(found.best, first.best)
 
