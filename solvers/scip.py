@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyscipopt
-from pyscipopt.scip import PY_SCIP_EVENTTYPE, Expr, ExprCons
+from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_STAGE, Expr, ExprCons
 
 from hremate.errors import SolverError
 from hremate.graph import FloatArray
@@ -33,6 +33,8 @@ FEASTOL, FINE_FEASTOL = 1e-6, 1e-7
 NOISE = 1e-4
 #: Seconds between two requests to stop: the first may come before SCIP listens.
 _STOP_INTERVAL = 0.02
+#: Where it listens; in some other stages it refuses with a message on stderr.
+_LISTENING = (PY_SCIP_STAGE.PRESOLVING, PY_SCIP_STAGE.SOLVING)
 #: Longest uninterrupted wait, seconds: a signal that another thread caught is noticed after it.
 _WAIT_INTERVAL = 0.2
 #: Seconds that SCIP gets to end once it is asked to; then it hangs, and is left to itself.
@@ -439,8 +441,10 @@ def _optimize(model: Any, deadline: Deadline) -> bool:
 
 
 def _interrupt(model: Any) -> None:
-    """Ask SCIP to stop; it refuses while it sets itself up, and is asked again."""
-    with contextlib.suppress(Exception):  # pyscipopt raises bare Exception
+    """Ask SCIP to stop, unless it sets itself up; then it is asked again."""
+    if model.getStage() not in _LISTENING:
+        return
+    with contextlib.suppress(Exception):  # the stage may have changed; pyscipopt raises bare Exception
         model.interruptSolve()
 
 

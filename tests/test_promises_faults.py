@@ -155,12 +155,16 @@ class _Deaf:
 
     def __init__(self) -> None:
         self.release = threading.Event()
+        self.asked = 0
+
+    def getStage(self) -> int:
+        return int(scip.PY_SCIP_STAGE.SOLVING)
 
     def optimizeNogil(self) -> None:
         self.release.wait(60.0)
 
     def interruptSolve(self) -> None:
-        pass
+        self.asked += 1
 
 
 def test_a_scip_that_does_not_end_is_given_up_and_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +179,18 @@ def test_a_scip_that_does_not_end_is_given_up_and_not_used_again(monkeypatch: py
         solver.set_cost(0, 2.0)
     with pytest.raises(hr.SolverError, match="still hangs"):
         solver.solve()
+    assert deaf.asked > 1
     deaf.release.set()
+
+
+def test_scip_is_not_asked_to_stop_while_it_sets_itself_up() -> None:
+    deaf = _Deaf()
+    stages = iter([scip.PY_SCIP_STAGE.INITSOLVE, scip.PY_SCIP_STAGE.SOLVING])
+    deaf.getStage = lambda: next(stages)  # type: ignore[method-assign]
+    scip._interrupt(deaf)
+    assert deaf.asked == 0
+    scip._interrupt(deaf)
+    assert deaf.asked == 1
 
 
 def test_a_program_that_there_is_no_time_to_hand_over_gives_its_best_start() -> None:
