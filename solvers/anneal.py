@@ -227,33 +227,37 @@ class _Portfolio:
         self.total = params.proposals or default_proposals(graph)
         self.proposals = 0
         self.runs = 0
+        #: Starts of warm runs: repaired schedules of others within the budget, no two equal.
+        self.starts: list[IntArray] = []
         #: Of the time limit, when the starts have taken theirs.
         self.seconds = run.deadline.remaining
 
     def run_all(self) -> None:
-        """Short runs, warm from what others found and cold; restarts of what did best; soft runs.
+        """Short runs, warm from all that others found and cold; restarts of what did best; soft runs.
 
-        Huge graphs get the soft ones only.
+        The best start may lie in a pit that others do not lead to. Huge graphs get the soft runs only.
         """
         timed = not math.isinf(self.run.deadline.remaining)
         self.incumbent.offer(self.given)
-        self.starts()
+        self.gather()
         self.seconds = self.run.deadline.remaining
         restarts = max(self.params.restarts, self.run.n_jobs if timed else 1)
         if self.graph.n_ops > HUGE_GRAPH:
             for setting in LONG:
                 self.restart(self.best, [setting] * restarts, 1 / len(LONG))
             return
-        start = self.best
-        self.anneal(start, WARM, SHORT_PART)
+        starts = self.starts or [self.best]
+        ends = [self.anneal(start, WARM, SHORT_PART) for start in starts]
+        start = starts[min(range(len(starts)), key=lambda k: ends[k])]
+        restart_part = RESTART_PART - (len(starts) - 1) * SHORT_PART
         self.anneal(self.best, REHEATED, SHORT_PART)
         outcomes = [self.anneal(self.given, setting, SHORT_PART) for setting in COLD]
         ranking = sorted(range(len(COLD)), key=lambda k: (*outcomes[k], k))
         if self.near(*outcomes[ranking[0]]):
             cold = [COLD[ranking[k % len(COLD)]] for k in range(restarts)]
-            self.restart(self.given, cold, RESTART_PART)
+            self.restart(self.given, cold, restart_part)
         else:
-            self.restart(start, [WARM] * max(restarts, WARM_RESTARTS), RESTART_PART)
+            self.restart(start, [WARM] * max(restarts, WARM_RESTARTS), restart_part)
         for setting in (*SOFT, SOFT[0]):
             self.anneal(self.best, setting, SOFT_PART / 3)
 
@@ -270,24 +274,27 @@ class _Portfolio:
         base = self.graph.total_time
         return time - base <= NEAR * (self.incumbent.time - base)
 
-    def starts(self) -> None:
-        """Offer the schedules that others found, and that of the cut."""
+    def gather(self) -> None:
+        """Take in the schedules that others found, and that of the cut."""
         run = self.run
         if run.warm_start is not None:
-            self.offer(run.warm_start.order)
+            self.start_from(run.warm_start.order)
         if run.bound_order is not None:
-            self.offer(run.bound_order)
+            self.start_from(run.bound_order)
         if self.incumbent.meets_bound:
             return
         timed_out = run.stats.timed_out
         inner = replace(run, deadline=run.deadline.within(CUT_SHARE * run.deadline.remaining))
-        self.offer(cut.cut_search(self.graph, self.budget, inner, cut.Params()))
+        self.start_from(cut.cut_search(self.graph, self.budget, inner, cut.Params()))
         run.stats.timed_out = timed_out
         if run.stats.interrupted:
             raise KeyboardInterrupt
 
-    def offer(self, order: IntArray) -> None:
-        self.incumbent.offer(repair(self.graph, order, self.budget))
+    def start_from(self, order: IntArray) -> None:
+        """Make a schedule a start, once it is repaired, if it is within the budget."""
+        order = repair(self.graph, order, self.budget)
+        if self.incumbent.offer(order) <= 0 and not any(np.array_equal(order, s) for s in self.starts):
+            self.starts.append(order)
 
     def share(self, part: float) -> tuple[int | None, float]:
         """Proposals and seconds of a run that gets `part` of the whole."""
@@ -307,7 +314,7 @@ class _Portfolio:
 
     def take(self, found: Annealed) -> tuple[bool, float]:
         self.proposals += found.proposals
-        self.offer(found.order)
+        self.incumbent.offer(repair(self.graph, found.order, self.budget))
         over = found.peak > self.budget
         return over, float(found.peak) if over else found.time
 

@@ -147,6 +147,30 @@ def test_a_warm_start_is_never_made_worse() -> None:
     assert (second.time or 0.0) <= (first.time or 0.0)
 
 
+def test_many_warm_runs_start_where_a_short_one_led_furthest(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = hr.generate("layered", 200, seed=1)
+    budget = hr.base_peak(graph) * 7 // 10
+    beam = hr.solve(graph, budget, "beam")
+    assert beam.schedule is not None
+    search = module._Portfolio(graph, budget, Run(warm_start=beam.schedule), Params(proposals=1000))
+    runs: list[tuple[np.ndarray, module.Setting, float]] = []
+
+    def run(start: np.ndarray, setting: module.Setting, part: float) -> tuple[bool, float]:
+        runs.append((start, setting, part))
+        return False, graph.total_time * (5.0 if setting in module.COLD else 1.0 + 1.0 / len(runs))
+
+    monkeypatch.setattr(search, "anneal", run)
+    search.run_all()
+    starts = search.starts
+    assert len(starts) == 2
+    assert np.array_equal(starts[0], beam.schedule.order)
+    assert graph.time[starts[1]].sum() < graph.time[starts[0]].sum()
+    warm = [start for start, setting, _ in runs if setting == module.WARM]
+    assert [np.array_equal(start, starts[0]) for start in warm] == [True] + [False] * 8
+    assert all(np.array_equal(start, starts[1]) for start in warm[1:])
+    assert sum(part for _, _, part in runs) == pytest.approx(1.0)
+
+
 def test_every_improvement_is_announced_with_its_time() -> None:
     graph = hr.generate("layered", 80, seed=1)
     seen: list[float] = []
