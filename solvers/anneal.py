@@ -89,6 +89,9 @@ SHORT_PART, RESTART_PART, SOFT_PART = 0.05, 0.44, 0.36
 #: Restarts are long cold runs where a short one's overhead is at most so many times the least so far; else so
 #: many short warm ones, which differ by the luck of their seeds.
 NEAR, WARM_RESTARTS = 1.2, 7
+#: Short runs of fewer moves for each op than this leave too much undone; then there are so many soft restarts
+#: from the best schedule instead.
+FEW_MOVES, SOFT_RESTARTS = 200, 2
 
 
 @dataclass(frozen=True)
@@ -256,6 +259,8 @@ class _Portfolio:
         if self.near(*outcomes[ranking[0]]):
             cold = [COLD[ranking[k % len(COLD)]] for k in range(restarts)]
             self.restart(self.given, cold, restart_part)
+        elif self.proposals < FEW_MOVES * self.graph.n_ops * self.runs:
+            self.restart(self.best, [SOFT[0]] * max(restarts, SOFT_RESTARTS), restart_part)
         else:
             self.restart(start, [WARM] * max(restarts, WARM_RESTARTS), restart_part)
         for setting in (*SOFT, SOFT[0]):

@@ -157,6 +157,7 @@ def test_many_warm_runs_start_where_a_short_one_led_furthest(monkeypatch: pytest
 
     def run(start: np.ndarray, setting: module.Setting, part: float) -> tuple[bool, float]:
         runs.append((start, setting, part))
+        search.proposals += module.FEW_MOVES * graph.n_ops
         return False, graph.total_time * (5.0 if setting in module.COLD else 1.0 + 1.0 / len(runs))
 
     monkeypatch.setattr(search, "anneal", run)
@@ -169,6 +170,25 @@ def test_many_warm_runs_start_where_a_short_one_led_furthest(monkeypatch: pytest
     assert [np.array_equal(start, starts[0]) for start in warm] == [True] + [False] * 8
     assert all(np.array_equal(start, starts[1]) for start in warm[1:])
     assert sum(part for _, _, part in runs) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("moves", "settings"), [(0.5, [module.SOFT[0]] * 2), (1.5, [module.WARM] * 7)])
+def test_with_few_moves_for_each_op_restarts_are_soft(
+    moves: float, settings: list[module.Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = hr.generate("transformer", 100)
+    search = module._Portfolio(graph, hr.base_peak(graph) * 6 // 10, Run(), Params())
+    seen: list[list[module.Setting]] = []
+
+    def run(start: np.ndarray, setting: module.Setting, part: float) -> tuple[bool, float]:
+        search.runs += 1
+        search.proposals += int(moves * module.FEW_MOVES * graph.n_ops)
+        return setting in module.COLD, graph.total_time
+
+    monkeypatch.setattr(search, "anneal", run)
+    monkeypatch.setattr(search, "restart", lambda start, settings, part: seen.append(settings))
+    search.run_all()
+    assert seen == [settings]
 
 
 def test_every_improvement_is_announced_with_its_time() -> None:
