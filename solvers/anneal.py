@@ -91,7 +91,7 @@ SHORT_PART, RESTART_PART, SOFT_PART = 0.05, 0.44, 0.36
 NEAR, WARM_RESTARTS = 1.2, 7
 #: Short runs of fewer moves for each op than this leave too much undone; then there are so many soft restarts
 #: from the best schedule instead.
-FEW_MOVES, SOFT_RESTARTS = 200, 2
+FEW_MOVES, SOFT_RESTARTS = 100, 2
 
 
 @dataclass(frozen=True)
@@ -247,22 +247,23 @@ class _Portfolio:
         restarts = max(self.params.restarts, self.run.n_jobs if timed else 1)
         if self.graph.n_ops > HUGE_GRAPH:
             for setting in LONG:
-                self.restart(self.best, [setting] * restarts, 1 / len(LONG))
+                self.restart([(self.best, setting)] * restarts, 1 / len(LONG))
             return
         starts = self.starts or [self.best]
         ends = [self.anneal(start, WARM, SHORT_PART) for start in starts]
-        start = starts[min(range(len(starts)), key=lambda k: ends[k])]
+        starts = [starts[k] for k in sorted(range(len(starts)), key=lambda k: ends[k])]
         restart_part = RESTART_PART - (len(starts) - 1) * SHORT_PART
         self.anneal(self.best, REHEATED, SHORT_PART)
         outcomes = [self.anneal(self.given, setting, SHORT_PART) for setting in COLD]
         ranking = sorted(range(len(COLD)), key=lambda k: (*outcomes[k], k))
         if self.near(*outcomes[ranking[0]]):
-            cold = [COLD[ranking[k % len(COLD)]] for k in range(restarts)]
-            self.restart(self.given, cold, restart_part)
+            cold = [(self.given, COLD[ranking[k % len(COLD)]]) for k in range(restarts)]
+            self.restart(cold, restart_part)
         elif self.proposals < FEW_MOVES * self.graph.n_ops * self.runs:
-            self.restart(self.best, [SOFT[0]] * max(restarts, SOFT_RESTARTS), restart_part)
+            self.restart([(self.best, SOFT[0])] * max(restarts, SOFT_RESTARTS), restart_part)
         else:
-            self.restart(start, [WARM] * max(restarts, WARM_RESTARTS), restart_part)
+            warm = [(starts[k % len(starts)], WARM) for k in range(max(restarts, WARM_RESTARTS))]
+            self.restart(warm, restart_part)
         for setting in (*SOFT, SOFT[0]):
             self.anneal(self.best, setting, SOFT_PART / 3)
 
@@ -328,13 +329,13 @@ class _Portfolio:
         self.runs += 1
         return int(np.random.default_rng([self.run.seed, self.runs]).integers(2**31))
 
-    def restart(self, start: IntArray, settings: list[Setting], part: float) -> None:
-        """A run of each setting; they share `part` of the whole, in parallel where that pays."""
-        restarts = len(settings)
+    def restart(self, runs: list[tuple[IntArray, Setting]], part: float) -> None:
+        """A run of each start and setting; they share `part` of the whole, in parallel where that pays."""
+        restarts = len(runs)
         proposals, _ = self.share(part / restarts)
         work = math.inf if proposals is None else proposals
         if self.run.n_jobs == 1 or restarts == 1 or work < PARALLEL_PROPOSALS:
-            for setting in settings:
+            for start, setting in runs:
                 self.anneal(start, setting, part / restarts)
             return
         if self.incumbent.meets_bound or self.run.deadline.expired:
@@ -347,7 +348,7 @@ class _Portfolio:
         jobs = [
             _Job(self.graph, start, self.budget, setting, self.seed(), proposals, seconds,
                  self.incumbent.lower_bound)
-            for setting in settings
+            for start, setting in runs
         ]  # fmt: skip
         for k, found in enumerate(self._parallel(jobs, workers)):
             if isinstance(found, str):
