@@ -269,7 +269,7 @@ class _Portfolio:
 
     @property
     def best(self) -> IntArray:
-        """The start of warm runs."""
+        """The best schedule so far, the given order where there is none."""
         best = self.incumbent.best
         return self.given if best is None else best
 
