@@ -26,6 +26,7 @@ from hremate.result import Result, Status
 from hremate.solve import solve
 from hremate.solvers.base import Deadline
 from hremate.solvers.registry import METHODS, get_method, make_params
+from hremate.solvers.time_bound import compile_kernels
 
 __all__ = ["EXACT_OPS", "Comparison", "Grid", "Outcome", "Row", "Summary", "Unanswered", "compare"]
 
@@ -189,6 +190,7 @@ class _Memo:
             key = self.key(graph, frame, bound="time")
             bound = None if self._file is None else self._file.get(key)
             if bound is None and frame.status is Status.NO_SOLUTION:
+                compile_kernels()
                 seconds = BOUND_SECONDS if time_limit is None else min(BOUND_SECONDS, float(time_limit))
                 bound = time_lower_bound(graph, frame.budget, deadline=Deadline(seconds)).time
                 if self._file is not None:

@@ -188,6 +188,12 @@ class _Search:
     def run_plans(self) -> None:
         """Try one plan after another; raises Stopped when time is up."""
         self.check_time()
+        flat = self.params.flat_start and not self.params.particular
+        if self.run.bound_order is not None:
+            self.reserves["bound"] = self.run.bound_order
+            if flat and self.optimal(self.run.bound_order):
+                self.offer(self.run.bound_order, "bound")
+                return
         if self.graph.n_ops > LEAF_OPS:
             self.make_passes(EARLY_PASSES, EARLY_SHARE)
         with timed(self.run, "cut"):
@@ -197,7 +203,6 @@ class _Search:
             self.solve_as_leaf()
             if self.solved:
                 return
-        flat = self.params.flat_start and not self.params.particular
         if flat and split_position(self.graph) == self.graph.n_ops:
             self.run_without_phases()
             return

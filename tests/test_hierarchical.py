@@ -98,6 +98,10 @@ def test_a_flat_schedule_that_is_proved_optimal_ends_the_search() -> None:
     graph = hr.generate("transformer", 150, 1)
     result = hr.solve(graph, "60%")
     assert result.status is hr.Status.OPTIMAL and result.proof == "any-order"
+    assert set(result.stats.stage_time) == {"bound"} and result.stats.degraded == []
+    assert "flat cut" not in result.stats.seconds
+    result = hr.solve(graph, "60%", lower_bound=result.lower_bound)  # now no schedule comes with the bound
+    assert result.status is hr.Status.OPTIMAL and result.proof == "any-order"
     assert set(result.stats.stage_time) == {"passes", "flat cut"} and result.stats.degraded == []
     assert "partition" not in result.stats.seconds
     alone = hr.solve(graph, "60%", blocks=4, **ALONE)

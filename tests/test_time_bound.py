@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import oracle
 import pytest
 from hypothesis import given, settings
@@ -41,6 +44,25 @@ def test_never_above_the_optimum_on_thousands_of_graphs(part: int) -> None:
 def test_mostly_tight_on_tiny_graphs() -> None:
     found = [check(oracle.random_graph(seed)) for seed in range(100)]
     assert sum(tight for _, tight in found) >= 0.6 * sum(cases for cases, _ in found)
+
+
+def test_its_kernels_are_compiled_before_its_seconds_begin() -> None:
+    """Else the first solve on a machine loses the proof, and its answer is not that of the second."""
+    script = (
+        "import gc, hremate as hr\n"
+        "from hremate._jit import _Kernel\n"
+        "from hremate.solvers.time_bound import compile_kernels\n"
+        "compile_kernels()\n"
+        "kernels = [k for k in gc.get_objects() if type(k) is _Kernel]\n"
+        "known = [len(k.overloads) for k in kernels]\n"
+        "assert sum(known) > 5\n"
+        "for kind in 'transformer', 'unet', 'layered':\n"
+        "    graph = hr.generate(kind, 80)\n"
+        "    hr.time_lower_bound(graph, hr.base_peak(graph) * 7 // 10)\n"
+        "late = [k for k, n in zip(kernels, known) if len(k.overloads) > n]\n"
+        "assert not late, late\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_rounds_up_to_the_quantum_of_the_times() -> None:
