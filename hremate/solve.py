@@ -13,6 +13,7 @@ from hremate._arguments import budget_bytes, new_run, seconds_or_none
 from hremate.bounds import memory_lower_bound
 from hremate.errors import MethodError
 from hremate.graph import Graph
+from hremate.partition.phases import split_position
 from hremate.result import Result
 from hremate.schedule import Schedule
 from hremate.simulate import simulate
@@ -21,9 +22,11 @@ from hremate.solvers.polish import PolishParams
 from hremate.solvers.registry import Method, get_method, make_params
 
 #: Methods that are polished by default; the share of the time left that is the method's, and of graphs of
-#: more than so many ops, on which polish does more; and what is done where there is no time limit.
+#: more than so many ops, on which polish does more; its share without phases, where it anneals as well,
+#: unless the user says how long to polish; and what is done where there is no time limit.
 POLISHED = ("hierarchical",)
 METHOD_SHARE, LARGE_GRAPH, LARGE_METHOD_SHARE = 0.6, 20_000, 0.45
+PHASELESS_METHOD_SHARE = 0.9
 FIXED_WORK = PolishParams(rounds=4, patience=2, windows=4)
 
 
@@ -71,7 +74,8 @@ def solve(
     polish : float, optional
         Seconds at most, >= 0, to improve what the method found (see `hremate.improve`), within the time
         limit; 0 for not at all. Default: for `hierarchical` what is left of the time limit, and at least
-        two fifths of it, or a fixed amount of work without a time limit; 0 for the other methods.
+        two fifths of it (a tenth for graphs without phases, which the method itself anneals), or a fixed
+        amount of work without a time limit; 0 for the other methods.
     **options
         Fields of the method's `Params`.
 
@@ -144,6 +148,8 @@ def _method_seconds(
     if polishing is None:
         return deadline.remaining
     share = METHOD_SHARE if graph.n_ops <= LARGE_GRAPH else LARGE_METHOD_SHARE
+    if polish is None and split_position(graph) == graph.n_ops:
+        share = PHASELESS_METHOD_SHARE
     least = share * deadline.remaining
     return least if polish is None else max(least, deadline.remaining - polish)
 

@@ -90,8 +90,8 @@ SHORT_PART, RESTART_PART, SOFT_PART = 0.05, 0.44, 0.36
 #: many short warm ones, which differ by the luck of their seeds.
 NEAR, WARM_RESTARTS = 1.2, 7
 #: Short runs of fewer moves for each op than this leave too much undone; then there are so many soft restarts
-#: from the best schedule instead.
-FEW_MOVES, SOFT_RESTARTS = 100, 2
+#: from the best schedule instead, or one soft run for all the rest where no start was within the budget.
+FEW_MOVES, SOFT_RESTARTS = 400, 2
 
 
 @dataclass(frozen=True)
@@ -260,6 +260,9 @@ class _Portfolio:
             cold = [(self.given, COLD[ranking[k % len(COLD)]]) for k in range(restarts)]
             self.restart(cold, restart_part)
         elif self.proposals < FEW_MOVES * self.graph.n_ops * self.runs:
+            if not self.starts:
+                self.restart([(self.best, SOFT[0])] * restarts, restart_part + SOFT_PART)
+                return
             self.restart([(self.best, SOFT[0])] * max(restarts, SOFT_RESTARTS), restart_part)
         else:
             warm = [(starts[k % len(starts)], WARM) for k in range(max(restarts, WARM_RESTARTS))]

@@ -174,23 +174,40 @@ def test_warm_runs_take_starts_in_turn_the_one_that_led_furthest_first(
     assert sum(part for _, _, part in runs) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("moves", "settings"), [(0.5, [module.SOFT[0]] * 2), (1.5, [module.WARM] * 7)])
+@pytest.mark.parametrize(
+    ("moves", "started", "settings"),
+    [
+        (0.5, True, [module.SOFT[0]] * 2),
+        (0.5, False, [module.SOFT[0]]),
+        (1.5, True, [module.WARM] * 7),
+        (1.5, False, [module.WARM] * 7),
+    ],
+)
 def test_with_few_moves_for_each_op_restarts_are_soft(
-    moves: float, settings: list[module.Setting], monkeypatch: pytest.MonkeyPatch
+    moves: float, started: bool, settings: list[module.Setting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One takes all the rest of the time where no start is within the budget."""
     graph = hr.generate("transformer", 100)
-    search = module._Portfolio(graph, hr.base_peak(graph) * 6 // 10, Run(), Params())
-    seen: list[list[module.Setting]] = []
+    search = module._Portfolio(graph, hr.base_peak(graph), Run(), Params())
+    restarts: list[list[module.Setting]] = []
+    parts: list[float] = []
 
     def run(start: np.ndarray, setting: module.Setting, part: float) -> tuple[bool, float]:
         search.runs += 1
         search.proposals += int(moves * module.FEW_MOVES * graph.n_ops)
+        parts.append(part)
         return setting in module.COLD, graph.total_time
 
+    def restart(runs: list[tuple[np.ndarray, module.Setting]], part: float) -> None:
+        restarts.append([setting for _, setting in runs])
+        parts.append(part)
+
+    monkeypatch.setattr(search, "gather", lambda: search.starts.extend([search.given] * started))
     monkeypatch.setattr(search, "anneal", run)
-    monkeypatch.setattr(search, "restart", lambda runs, part: seen.append([s for _, s in runs]))
+    monkeypatch.setattr(search, "restart", restart)
     search.run_all()
-    assert seen == [settings]
+    assert restarts == [settings]
+    assert sum(parts) == pytest.approx(1.0)
 
 
 def test_every_improvement_is_announced_with_its_time() -> None:
