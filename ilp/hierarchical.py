@@ -199,13 +199,13 @@ class _Search:
         with timed(self.run, "cut"):
             deadline = self.run.deadline.within(CUT_SHARE * self.run.deadline.remaining)
             self.cut = price_memory(self.graph, self.budget, self.params.cut_nodes, deadline)
+        if flat and split_position(self.graph) == self.graph.n_ops:
+            self.run_without_phases()
+            return
         if self.graph.n_ops <= LEAF_OPS and not self.params.particular:
             self.solve_as_leaf()
             if self.solved:
                 return
-        if flat and split_position(self.graph) == self.graph.n_ops:
-            self.run_without_phases()
-            return
         self.reserve_cut()
         if self.params.flat_start:
             self.reserve_passes()
@@ -227,12 +227,16 @@ class _Search:
     def run_without_phases(self) -> None:
         """Beam search, some time for blocks if these promise something, then annealing."""
         deadline = self.run.deadline
-        self.search_beam(PHASELESS_BEAM * deadline.remaining)
-        first = plans(self.graph, self.params)[0]
-        if evaluate(self.graph, tree_of(self.graph, self.params, first)).score <= MOST_SHARED:
+        leaf = self.graph.n_ops <= LEAF_OPS
+        if not leaf:
+            self.search_beam(PHASELESS_BEAM * deadline.remaining)
+        if leaf or self.promising_blocks:
             self.run.deadline = deadline.shortened(PHASELESS_BLOCKS * deadline.remaining)
             try:
-                self.try_plans()
+                if leaf:
+                    self.solve_as_leaf()
+                else:
+                    self.try_plans()
             except Stopped:
                 if self.run.stats.interrupted:
                     raise
@@ -240,6 +244,12 @@ class _Search:
                 self.run.deadline = deadline
         if not self.best_possible:
             self.anneal()
+
+    @property
+    def promising_blocks(self) -> bool:
+        """Whether blocks decide about much of what a graph without phases keeps."""
+        first = plans(self.graph, self.params)[0]
+        return evaluate(self.graph, tree_of(self.graph, self.params, first)).score <= MOST_SHARED
 
     def try_plans(self) -> None:
         """One plan after another, until one is close to the bound or the next ones promise little."""

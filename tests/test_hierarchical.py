@@ -117,6 +117,14 @@ def test_a_flat_start_a_rounding_above_the_bound_is_the_answer() -> None:
     assert "h-ilp" not in result.stats.seconds and result.time == flat.time
 
 
+def test_small_graphs_without_phases_are_annealed_as_well() -> None:
+    """The best along their given order, which a leaf is solved for, is far from that over all orders."""
+    graph = hr.generate("layered", 40, 3)
+    result = hr.solve(graph, "70%", milp_seconds=1.0, node_limit=20, polish=0)
+    assert result.solved and {"exact", "anneal"} <= result.stats.seconds.keys()
+    assert result.time <= result.stats.stage_time["beam"]
+
+
 def test_no_time_at_all_still_gives_the_smallest_peak_known() -> None:
     graph = hr.generate("transformer", 200, 1)
     result = hr.solve(graph, "50%", time_limit=0)
