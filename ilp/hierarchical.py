@@ -225,7 +225,7 @@ class _Search:
             self.search_beam()
 
     def run_without_phases(self) -> None:
-        """Beam search, some time for blocks if these promise something, then annealing."""
+        """Beam search, some time for the one leaf, or for blocks that promise something, then annealing."""
         deadline = self.run.deadline
         leaf = self.graph.n_ops <= LEAF_OPS
         if not leaf:
