@@ -28,9 +28,9 @@ def price_memory(
 
 
 def annealed(
-    graph: Graph, budget: int, run: Run, start: IntArray, offer: Callable[[IntArray, str], object]
+    graph: Graph, budget: int, run: Run, start: IntArray | None, offer: Callable[[IntArray, str], object]
 ) -> bool:
-    """Anneal until the deadline, or a fixed amount without one, from `start` and the usual starts.
+    """Anneal until the deadline, or a fixed amount without one, from the usual starts and `start`, if any.
 
     Parameters
     ----------
@@ -50,10 +50,12 @@ def annealed(
     def improved(schedule: Schedule, peak: int, time: float) -> None:
         offer(schedule.order, "anneal")
 
-    alone = replace(run, warm_start=Schedule(start), stats=Stats(), callback=improved)
+    warm = None if start is None else Schedule(start)
+    alone = replace(run, warm_start=warm, stats=Stats(), callback=improved)
     found = anneal.solve(graph, budget, alone, anneal.Params(proposals))
     if found.schedule is not None:
         offer(found.schedule.order, "anneal")
     run.stats.degraded += alone.stats.degraded
-    run.stats.counts |= alone.stats.counts
+    for name, count in alone.stats.counts.items():
+        run.stats.counts[name] = run.stats.counts.get(name, 0) + count
     return alone.stats.interrupted

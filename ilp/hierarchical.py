@@ -459,11 +459,21 @@ class _Search:
         self.check_time(found.interrupted)
 
     def anneal(self) -> None:
-        """Anneal for the rest of the time, from the best schedule among other starts."""
+        """Anneal for the rest of the time, from the best schedule among other starts.
+
+        On a graph of one leaf, the first half goes without that schedule: it may lie in a pit, and more time
+        around it gains little there.
+        """
         assert self.best is not None
-        with timed(self.run, "anneal"):
-            interrupted = annealed(self.graph, self.budget, self.run, self.best.order, self.offer)
-        self.check_time(interrupted)
+        starts: list[IntArray | None] = [self.best.order]
+        if self.graph.n_ops <= LEAF_OPS and self.solved:
+            starts.insert(0, None)
+        for k, start in enumerate(starts):
+            with timed(self.run, "anneal"):
+                seconds = self.run.deadline.remaining / (len(starts) - k)
+                part = replace(self.run, deadline=self.run.deadline.shortened(seconds))
+                interrupted = annealed(self.graph, self.budget, part, start, self.offer)
+            self.check_time(interrupted)
 
     # -- pieces ---------------------------------------------------------------------------------
 

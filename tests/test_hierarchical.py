@@ -125,6 +125,16 @@ def test_small_graphs_without_phases_are_annealed_as_well() -> None:
     assert result.time <= result.stats.stage_time["beam"]
 
 
+def test_a_start_that_lies_in_a_pit_does_not_spoil_annealing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here annealing does better from no start than from that of beam search, which it hardly leaves."""
+    monkeypatch.setattr(flat, "PROPOSALS_PER_OP", 2000)
+    graph = hr.generate("layered", 40, 5)
+    alone = hr.solve(graph, "70%", "anneal", seed=1, proposals=2000 * graph.n_ops)
+    result = hr.solve(graph, "70%", seed=1, milp_seconds=0.5, node_limit=2, width=1, polish=0)
+    assert alone.solved and result.solved and result.time <= alone.time
+    assert result.stats.counts["proposals"] == 2 * alone.stats.counts["proposals"]
+
+
 def test_no_time_at_all_still_gives_the_smallest_peak_known() -> None:
     graph = hr.generate("transformer", 200, 1)
     result = hr.solve(graph, "50%", time_limit=0)
