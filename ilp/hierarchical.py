@@ -13,6 +13,8 @@ Source: Gusak et al., ICML 2025 (HiRemate); the H-ILP here does not pin phantoms
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -226,22 +228,15 @@ class _Search:
 
     def run_without_phases(self) -> None:
         """Beam search, some time for the one leaf, or for blocks that promise something, then annealing."""
-        deadline = self.run.deadline
         leaf = self.graph.n_ops <= LEAF_OPS
         if not leaf:
-            self.search_beam(PHASELESS_BEAM * deadline.remaining)
+            self.search_beam(PHASELESS_BEAM * self.run.deadline.remaining)
         if leaf or self.promising_blocks:
-            self.run.deadline = deadline.shortened(PHASELESS_BLOCKS * deadline.remaining)
-            try:
+            with self.part(PHASELESS_BLOCKS):
                 if leaf:
                     self.solve_as_leaf()
                 else:
                     self.try_plans()
-            except Stopped:
-                if self.run.stats.interrupted:
-                    raise
-            finally:
-                self.run.deadline = deadline
         if not self.best_possible:
             self.anneal()
 
@@ -277,14 +272,8 @@ class _Search:
     def run_and_imitate(self, plan: Plan) -> None:
         """A plan, and passes along the order that drop what its answer drops, when memory is short."""
         deadline, known = self.run.deadline, self.best
-        self.run.deadline = deadline.shortened((1 - IMITATION_SHARE) * deadline.remaining)
-        try:
+        with self.part(1 - IMITATION_SHARE):
             self.run_plan(plan)
-        except Stopped:
-            if self.run.stats.interrupted:
-                raise
-        finally:
-            self.run.deadline = deadline
         self.imitate(known, deadline)
 
     def run_plan(self, plan: Plan) -> None:
@@ -476,6 +465,19 @@ class _Search:
             self.check_time(interrupted)
 
     # -- pieces ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def part(self, share: float) -> Iterator[None]:
+        """A share of the remaining time; its end stops what runs in it, and no more."""
+        deadline = self.run.deadline
+        self.run.deadline = deadline.shortened(share * deadline.remaining)
+        try:
+            yield
+        except Stopped:
+            if self.run.stats.interrupted:
+                raise
+        finally:
+            self.run.deadline = deadline
 
     def offer(self, order: IntArray, stage: str) -> bool:
         """Take a schedule in if it is better than the best so far; whether it is."""
